@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#ifndef BASE_LOOP_H
+#define BASE_LOOP_H
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * An event loop: file descriptors, timers and tasks posted by other threads.
+ * Everything is intrusive: the caller owns the structs below, which must stay
+ * in place while they are registered. Unless it says "any thread", a function
+ * is called on the loop's own thread, or before loop_run().
+ * A callback may add and remove anything, itself included.
+ */
+struct loop;
+
+struct loop_fd {
+	int fd;
+	short events; /* POLLIN, POLLOUT; 0: registered but asleep */
+	void (*cb)(struct loop_fd *f, short revents);
+	struct loop_fd *next;
+};
+
+struct loop_timer {
+	void (*cb)(struct loop_timer *t);
+	uint64_t at; /* CLOCK_MONOTONIC ns */
+	bool armed;
+	struct loop_timer *next;
+};
+
+struct loop_task {
+	void (*cb)(struct loop_task *t);
+	bool posted; /* under the loop's lock */
+	struct loop_task *next;
+};
+
+int loop_new(struct loop **out, struct err *err);
+void loop_free(struct loop *l); /* NULL is fine; nothing may be registered any more */
+
+/* Runs until loop_quit(); the calling thread becomes the loop's own. Returns 0 or -errno of ppoll(2). */
+int loop_run(struct loop *l);
+void loop_quit(struct loop *l);	    /* any thread; also before loop_run(), which then returns at once */
+bool loop_here(const struct loop *l); /* any thread: is this the loop's own thread (or is the loop not running)? */
+
+void loop_fd_add(struct loop *l, struct loop_fd *f);
+void loop_fd_del(struct loop *l, struct loop_fd *f); /* no callback for @f after this returns */
+
+/* Fires once, @ns from now. Setting an armed timer moves it. */
+void loop_timer_set(struct loop *l, struct loop_timer *t, uint64_t ns);
+void loop_timer_del(struct loop *l, struct loop_timer *t);
+
+/*
+ * Runs @t->cb soon on the loop's thread. A task that is already posted stays
+ * posted once. Any thread.
+ */
+void loop_post(struct loop *l, struct loop_task *t);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#ifndef CONSOLE_CON_H
+#define CONSOLE_CON_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * A console: a stream of bytes in both directions between one guest device
+ * and something on the host. This is what a device sees; console/stdio.h and
+ * its like are what the machine sees.
+ *
+ * Out: con_send() never blocks. 64 KiB are kept for a slow reader; what does
+ * not fit is dropped and counted.
+ * In: a console reads from its source only while the device has room, so
+ * nothing is buffered in between.
+ */
+struct con;
+
+struct con_client {
+	/* How many bytes recv() would take now. Any thread. */
+	size_t (*room)(void *dev);
+	/* Hands over @n <= room() bytes. On the console's loop. */
+	void (*recv)(void *dev, const uint8_t *buf, size_t n);
+	void *dev;
+};
+
+/* Attaches the one client, or NULL to detach: after this no callback runs. On the console's loop. */
+void con_attach(struct con *con, const struct con_client *client);
+
+/* Takes @n bytes from the guest. Any thread. */
+void con_send(struct con *con, const uint8_t *buf, size_t n);
+
+/* The device has room again. Cheap when nothing waits for it. Any thread. */
+void con_more(struct con *con);
+
+/* The last bytes sent, at most @n and at most 64 KiB, oldest first; returns how many. Any thread. */
+size_t con_tail(struct con *con, char *buf, size_t n);
+
+/* Forgets the tail (a new boot begins). */
+void con_tail_clear(struct con *con);
+
+#endif

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#ifndef CONSOLE_STDIO_H
+#define CONSOLE_STDIO_H
+
+#include "base/err.h"
+#include "console/con.h"
+
+#include <stdbool.h>
+
+struct loop;
+
+/* What the user asks of us from the keyboard, behind the escape key (^A). On the loop. */
+struct stdio_hooks {
+	void (*end)(void *opaque); /* ^A x */
+	void *opaque;
+};
+
+/*
+ * The console on file descriptors 0 and 1: terminal, file, pipe, socket or
+ * /dev/null. Output is written by a thread of its own with plain write(2), so
+ * neither a vCPU nor the loop ever waits for a reader. The terminal stays as
+ * it is until stdio_start(). One per process.
+ */
+int stdio_new(struct loop *loop, const struct stdio_hooks *hooks, struct con **out, struct err *err);
+
+/*
+ * Terminal to raw mode (only while we are in its foreground; a terminal that
+ * is not ours yet becomes raw at SIGCONT), input on. Restored by stdio_free(),
+ * at exit, and on fatal signals.
+ */
+void stdio_start(struct con *con);
+
+/* Called by the owner of the signals, on the loop. */
+void stdio_suspend(struct con *con); /* SIGTSTP: give the terminal back, before we stop */
+void stdio_resume(struct con *con);  /* SIGCONT */
+
+/*
+ * Calls @done on the loop once all output is written or its reader is gone.
+ * stdio_free() may be called before that: what is left is then lost.
+ */
+void stdio_drain(struct con *con, void (*done)(void *opaque), void *opaque);
+void stdio_free(struct con *con); /* NULL is fine */
+
+/* A console with nothing behind it. */
+struct con *con_null(void);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#ifndef DEV_UART_H
+#define DEV_UART_H
+
+#include "base/err.h"
+#include "bus/irq.h"
+#include "console/con.h"
+
+#include <stdint.h>
+
+/*
+ * A 16550A UART (TI PC16550D data sheet, section 8): 16-byte receive FIFO,
+ * transmitter always empty, all registers, loopback mode. Eight ports wide.
+ * Registers: any thread; con callbacks: the console's loop.
+ */
+struct uart;
+
+/* @irq is copied; @con is attached to and must outlive the uart. */
+int uart_new(const char *name, const struct irq *irq, struct con *con, struct uart **out, struct err *err);
+void uart_free(struct uart *u); /* NULL is fine */
+
+uint8_t uart_read(struct uart *u, unsigned off);
+void uart_write(struct uart *u, unsigned off, uint8_t val);
+
+#endif
