@@ -19,14 +19,14 @@ void log_set_verbose(bool on);
 /* While the terminal is raw a line needs "\r\n". Any thread, also a signal handler. */
 void log_set_raw(bool on);
 
-/* Copies every line to @path, appended. Returns 0 or -errno. Before other threads start. */
+/* Appends every line to the file @path too. Returns 0 or -errno. Before other threads start. */
 int log_open(const char *path);
 
 /*
- * The guest did something no correct driver does. Told at most ten times per
- * process run for each @dev name's first letters, so that a hostile guest
- * cannot fill a disk; the VM lives on. Any thread.
+ * The guest did something no correct driver does; @name is the device. Only
+ * the first ten are told, so that a hostile guest cannot fill a disk; the VM
+ * lives on. Any thread.
  */
-void guest_bug(const char *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void guest_bug(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

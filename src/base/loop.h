@@ -40,7 +40,7 @@ int loop_new(struct loop **out, struct err *err);
 void loop_free(struct loop *l); /* NULL is fine; nothing may be registered any more */
 
 /* Runs until loop_quit(); the calling thread becomes the loop's own. Returns 0 or -errno of ppoll(2). */
-int loop_run(struct loop *l);
+int loop_run(struct loop *l) __attribute__((warn_unused_result));
 void loop_quit(struct loop *l);	    /* any thread; also before loop_run(), which then returns at once */
 bool loop_here(const struct loop *l); /* any thread: is this the loop's own thread (or is the loop not running)? */
 

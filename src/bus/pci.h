@@ -8,9 +8,10 @@
 #include <stdint.h>
 
 /*
- * One PCI Express root bus (bus 0) without bridges: config space through ECAM
- * and through ports 0xcf8/0xcfc, and memory BARs that move on the memory bus
- * as the guest programs them. PCI Local Bus 3.0 chapter 6; PCIe 5.0 7.2.2.
+ * One PCI Express root bus (bus 0) without bridges: config space, reached
+ * through ECAM on the memory bus (a board may add other ways by
+ * pci_cfg_read/write), and memory BARs that move on the memory bus as the
+ * guest programs them. PCI Local Bus 3.0 chapter 6; PCIe 5.0 7.2.2.
  */
 #define PCI_CFG_SIZE	 4096
 #define PCI_MAX_BARS	 6
@@ -23,9 +24,10 @@ struct pci_bar {
 };
 
 /*
- * A function. The device fills in the upper part, then pci_add() takes it into
- * the bus; it must outlive the bus. cfg is little-endian config space; wmask
- * holds a one for each bit the guest may write.
+ * A function. The device fills in the upper part and clears the rest, then
+ * pci_add() takes it into the bus; it must outlive the bus. cfg is
+ * little-endian config space, wmask holds a one for each bit the guest may
+ * write; a device that wants capabilities adds them after pci_add().
  */
 struct pci_func {
 	const char *name;
@@ -33,23 +35,23 @@ struct pci_func {
 	uint32_t class_rev; /* class << 8 | revision */
 	struct pci_bar bar[PCI_MAX_BARS];
 	void *dev; /* for the BARs' ops and the hook below */
-	/* Told after the guest wrote config space; may be NULL. */
+	/* Told after the guest wrote config space, without a lock; may be NULL. */
 	void (*cfg_written)(void *dev, unsigned off, unsigned size);
 
-	uint8_t devfn;
-	uint8_t cfg[PCI_CFG_SIZE], wmask[PCI_CFG_SIZE];
-	struct pci_bus *bus;
-	uint32_t mapped[PCI_MAX_BARS]; /* base on the memory bus, 0: not mapped */
+	uint8_t devfn;				       /* [c] */
+	uint8_t cfg[PCI_CFG_SIZE], wmask[PCI_CFG_SIZE]; /* [m] the bus's lock */
+	uint32_t mapped[PCI_MAX_BARS];		       /* [m] base on the memory bus, 0: not mapped */
 };
 
 struct pci_bus;
 
 /*
  * BARs get their first addresses from [mmio_base, mmio_base + mmio_len), and
- * the guest cannot map one outside it. @ports and @mem must outlive the bus.
+ * the guest cannot map one outside it. A host bridge is there as 00:00.0.
+ * @mem must outlive the bus.
  */
-int pci_new(struct bus *ports, struct bus *mem, uint64_t ecam_base, uint64_t mmio_base, uint64_t mmio_len,
-	    struct pci_bus **out, struct err *err);
+int pci_new(struct bus *mem, uint64_t ecam_base, uint32_t mmio_base, uint32_t mmio_len, struct pci_bus **out,
+	    struct err *err);
 void pci_free(struct pci_bus *b); /* NULL is fine */
 
 /* Adds @f at @devfn (slot << 3 | function): -EEXIST when taken, -ENOSPC when its BARs do not fit. */

@@ -13,25 +13,32 @@
  * Out: con_send() never blocks. 64 KiB are kept for a slow reader; what does
  * not fit is dropped and counted.
  * In: a console reads from its source only while the device has room, so
- * nothing is buffered in between.
+ * nothing is buffered in between. Only a terminal is read ahead by up to
+ * 4 KiB, so that its escape key works while the guest is deaf.
  */
 struct con;
 
 struct con_client {
-	/* How many bytes recv() would take now. Any thread. */
+	/* How many bytes recv() would take now; if the guest makes it less meanwhile, recv() copes. Any thread. */
 	size_t (*room)(void *dev);
 	/* Hands over @n <= room() bytes. On the console's loop. */
 	void (*recv)(void *dev, const uint8_t *buf, size_t n);
 	void *dev;
 };
 
-/* Attaches the one client, or NULL to detach: after this no callback runs. On the console's loop. */
+/*
+ * Attaches the one client, which is copied, or NULL to detach: after this no
+ * callback runs. Neither does one before this returns. On the console's loop.
+ */
 void con_attach(struct con *con, const struct con_client *client);
 
 /* Takes @n bytes from the guest. Any thread. */
 void con_send(struct con *con, const uint8_t *buf, size_t n);
 
-/* The device has room again. Cheap when nothing waits for it. Any thread. */
+/*
+ * The device has room again; that room was made under a lock which room()
+ * takes too. Cheap when nothing waits for it. Any thread.
+ */
 void con_more(struct con *con);
 
 /* The last bytes sent, at most @n and at most 64 KiB, oldest first; returns how many. Any thread. */

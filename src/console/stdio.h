@@ -25,8 +25,9 @@ int stdio_new(struct loop *loop, const struct stdio_hooks *hooks, struct con **o
 
 /*
  * Terminal to raw mode (only while we are in its foreground; a terminal that
- * is not ours yet becomes raw at SIGCONT), input on. Restored by stdio_free(),
- * at exit, and on fatal signals.
+ * is not ours yet becomes raw, and is read, soon after it is), input on.
+ * Restored by stdio_free(), at exit, and on fatal signals. Other signals'
+ * dispositions, SIGPIPE's too, stay as they are and do not matter here.
  */
 void stdio_start(struct con *con);
 

@@ -15,7 +15,11 @@
  */
 struct uart;
 
-/* @irq is copied; @con is attached to and must outlive the uart. */
+/*
+ * @irq is copied; @con is attached to and must outlive the uart. NULL: nothing
+ * is plugged in, no modem line is on and bytes sent are lost. Input is taken
+ * once the guest has raised RTS, or polls LSR for it (see uart.c).
+ */
 int uart_new(const char *name, const struct irq *irq, struct con *con, struct uart **out, struct err *err);
 void uart_free(struct uart *u); /* NULL is fine */
 

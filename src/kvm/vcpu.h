@@ -52,6 +52,7 @@ struct vcpu_suberror {
 	uint32_t suberror, ndata;
 	uint64_t data[16];
 };
+/* What KVM said about VCPU_INTERNAL; empty after any other exit. */
 void vcpu_suberror(const struct vcpu *v, struct vcpu_suberror *out);
 
 #endif

@@ -12,6 +12,7 @@ bool probe_has_virt(void);
 /*
  * Runs a guest of a few dozen instructions in long mode at CPL 0 (lock
  * cmpxchg16b, int3 through an IDT, xrstor) on a VM of its own.
+ * Takes milliseconds, 10 s at the very most. Calls vcpu_kick_init(), so do not run it beside a machine.
  * Returns 1 when it reached its end, 0 when KVM gave up on it (such a host
  * only interprets guest kernel code and cannot run Linux), or -errno.
  */

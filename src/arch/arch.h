@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#ifndef ARCH_ARCH_H
+#define ARCH_ARCH_H
+
+#include "base/err.h"
+#include "bus/event.h"
+#include "bus/gmem.h"
+#include "kvm/vcpu.h"
+#include "kvm/vm.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* All that the machine asks of a processor architecture. Builder's thread unless it says otherwise. */
+
+#define ARCH_MAX_CPUS 254
+#define ARCH_COMS     4
+
+/* A kernel, its initrd and its command line, opened and checked before any VM exists; they serve every boot. */
+struct arch_image;
+
+struct arch_image_config {
+	const char *kernel;  /* path */
+	const char *initrd;  /* path, or NULL */
+	const char *cmdline; /* whole */
+};
+int arch_image_open(const struct arch_image_config *cfg, struct arch_image **out, struct err *err);
+void arch_image_free(struct arch_image *im); /* NULL is fine */
+bool arch_image_is_linux(const struct arch_image *im);
+
+/* Where @bytes of RAM go (not yet mapped); refuses what cannot be. */
+int arch_ram(uint64_t bytes, struct gmem *mem, struct err *err);
+
+/* Fills in the addresses KVM needs for itself. */
+void arch_vm_config(struct vm_config *cfg);
+
+/* The board: every chip, on the buses of @vm. */
+struct arch_board;
+struct con;
+
+struct arch_board_config {
+	struct vm *vm;
+	struct gmem *mem;
+	struct bus *ports, *mmio;
+	unsigned ncpus;
+	struct con *com[ARCH_COMS]; /* NULL: unplugged */
+	struct guest_events events;
+};
+int arch_board_new(const struct arch_board_config *cfg, struct arch_board **out, struct err *err);
+void arch_board_free(struct arch_board *b); /* NULL is fine; before the VM, its buses and the consoles */
+
+/* Puts the image and the firmware's tables into RAM. */
+int arch_board_load(struct arch_board *b, const struct arch_image *im, struct err *err);
+
+/* Makes @v the board's CPU of its index, ready to run: the first one at the image's entry. */
+int arch_board_cpu(struct arch_board *b, struct vcpu *v, struct err *err);
+
+/* The power button. Any thread. */
+void arch_board_power_button(struct arch_board *b);
+
+/* Registers and the code around the instruction pointer, for a human. On the vCPU's thread. */
+void arch_cpu_dump(struct vcpu *v, const struct gmem *mem, FILE *to);
+
+/*
+ * Can this host run Linux guests? 1 yes, 0 no (it only interprets guest
+ * kernel code), or -errno. Quick where the processor says so itself.
+ */
+int arch_can_run_linux(struct err *err);
+
+#endif

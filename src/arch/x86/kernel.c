@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "arch/x86/kernel.h"
+#include "arch/x86/memmap.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HEAD_LEN 65536 /* enough for a bzImage's largest setup part that we look at */
+
+int read_at(int fd, void *buf, uint64_t len, uint64_t off)
+{
+	uint8_t *p = buf;
+
+	while (len) {
+		/* Linux moves at most 2 GiB at once. */
+		ssize_t n = pread(fd, p, len < (1u << 30) ? len : 1u << 30, (off_t)off);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (!n)
+			return -ENODATA;
+		p += n;
+		off += (uint64_t)n;
+		len -= (uint64_t)n;
+	}
+	return 0;
+}
+
+int open_regular(const char *what, const char *path, int *fd, uint64_t *size, struct err *err)
+{
+	struct stat st;
+
+	/* O_NONBLOCK: a FIFO must not hold us. */
+	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (*fd < 0)
+		return err_sys(err, -errno, "%s %s", what, path);
+	if (fstat(*fd, &st) < 0)
+		err_sys(err, -errno, "%s %s", what, path);
+	else if (S_ISDIR(st.st_mode))
+		err_set(err, -EISDIR, "%s %s: is a directory", what, path);
+	else if (!S_ISREG(st.st_mode))
+		err_set(err, -EINVAL, "%s %s: not a regular file", what, path);
+	else if (!st.st_size)
+		err_set(err, -EINVAL, "%s %s: the file is empty", what, path);
+	else {
+		*size = (uint64_t)st.st_size;
+		return 0;
+	}
+	close(*fd);
+	*fd = -1;
+	return -EINVAL;
+}
+
+static int parse(struct kernel *k, struct err *err)
+{
+	static uint8_t head[HEAD_LEN]; /* one kernel is opened at a time */
+	size_t len = k->size < HEAD_LEN ? k->size : HEAD_LEN;
+	int error = read_at(k->fd, head, len, 0);
+
+	if (error)
+		return err_sys(err, error, "kernel %s", k->path);
+	error = elf_parse(k, head, len, err);
+	if (error == -ENOEXEC)
+		error = bzimage_parse(k, head, len, err);
+	if (error == -ENOEXEC)
+		return err_set(err, error, "%s: not a kernel: neither a bzImage nor an ELF file (the first %s)",
+		               k->path, len < 0x206 ? "bytes end before the header" : "kilobyte has no known magic");
+	return error;
+}
+
+int kernel_open(const char *path, struct kernel *k, struct err *err)
+{
+	int error;
+
+	*k = (struct kernel){ .path = path };
+	error = open_regular("kernel", path, &k->fd, &k->size, err);
+	if (error)
+		return error;
+	error = parse(k, err);
+	if (error)
+		kernel_close(k);
+	return error;
+}
+
+void kernel_close(struct kernel *k)
+{
+	if (k->fd >= 0)
+		close(k->fd);
+	k->fd = -1;
+}
+
+static int load_segment(const struct kernel *k, const struct kernel_segment *s, const struct gmem *mem, struct err *err)
+{
+	uint8_t *p = gmem_ptr(mem, s->paddr, s->memsz);
+	int error;
+
+	if (!p)
+		return err_set(err, -ENOMEM, "%s: wants memory at 0x%llx, where this machine has none", k->path,
+		               (unsigned long long)s->paddr);
+	error = read_at(k->fd, p, s->filesz, s->offset); /* what lies behind is zero already */
+	if (error)
+		return err_sys(err, error, "kernel %s", k->path);
+	return 0;
+}
+
+int kernel_load(const struct kernel *k, const struct gmem *mem, struct err *err)
+{
+	if (k->end > mem->bank[0].len)
+		return err_set(err, -ENOMEM, "%s: this kernel needs at least %llu MiB of memory (-m), not %llu",
+		               k->path, (unsigned long long)((k->end + (1 << 20) - 1) >> 20),
+		               (unsigned long long)(mem->bank[0].len >> 20));
+	for (unsigned i = 0; i < k->nsegs; i++) {
+		int error = load_segment(k, &k->seg[i], mem, err);
+
+		if (error)
+			return error;
+	}
+	return 0;
+}

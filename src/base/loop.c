@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "base/loop.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+/*
+ * How it works
+ *
+ * One turn: run what was posted, fire the timers that are due, ppoll(2) until
+ * the next one, call back the descriptors that are ready. ppoll rather than
+ * epoll: the loop has a handful of descriptors, some of them regular files,
+ * which epoll refuses.
+ *
+ * A callback may remove any registration, also one that is ready in this very
+ * turn. So each ready descriptor is looked up again by identity before it is
+ * called: the poll array remembers the struct, and deleting clears its slot.
+ *
+ * Posting is the only thing other threads do: a locked list and an eventfd.
+ */
+
+#define LOOP_MAX_FDS 64
+
+struct loop {
+	/* [l] loop thread only */
+	struct loop_fd *fds;
+	struct loop_timer *timers;            /* ascending by time */
+	struct loop_fd *polled[LOOP_MAX_FDS]; /* this turn's; NULL once deleted */
+	unsigned npolled;
+
+	/* [m] under the lock */
+	pthread_mutex_t lock;
+	struct loop_task *tasks, **tasks_end;
+
+	/* [a] */
+	atomic_bool quit;
+	_Atomic(pthread_t) thread;
+	atomic_bool running;
+
+	int wake; /* [c] eventfd */
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
+}
+
+int loop_new(struct loop **out, struct err *err)
+{
+	struct loop *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		return err_set(err, -ENOMEM, "out of memory");
+	l->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (l->wake < 0) {
+		int error = -errno;
+
+		free(l);
+		return err_sys(err, error, "eventfd");
+	}
+	pthread_mutex_init(&l->lock, NULL);
+	l->tasks_end = &l->tasks;
+	*out = l;
+	return 0;
+}
+
+void loop_free(struct loop *l)
+{
+	if (!l)
+		return;
+	assert(!l->fds && !l->timers);
+	close(l->wake);
+	pthread_mutex_destroy(&l->lock);
+	free(l);
+}
+
+bool loop_here(const struct loop *l)
+{
+	return !atomic_load(&l->running) || pthread_equal(atomic_load(&l->thread), pthread_self());
+}
+
+static void loop_wake(struct loop *l)
+{
+	uint64_t one = 1;
+	ssize_t n = write(l->wake, &one, sizeof(one));
+
+	assert(n == sizeof(one) || errno == EAGAIN); /* EAGAIN: it is awake anyway */
+	(void)n;
+}
+
+void loop_quit(struct loop *l)
+{
+	atomic_store(&l->quit, true);
+	loop_wake(l);
+}
+
+void loop_fd_add(struct loop *l, struct loop_fd *f)
+{
+	assert(loop_here(l));
+	f->next = l->fds;
+	l->fds = f;
+}
+
+void loop_fd_del(struct loop *l, struct loop_fd *f)
+{
+	struct loop_fd **p;
+
+	assert(loop_here(l));
+	for (p = &l->fds; *p; p = &(*p)->next) {
+		if (*p == f) {
+			*p = f->next;
+			break;
+		}
+	}
+	for (unsigned i = 0; i < l->npolled; i++)
+		if (l->polled[i] == f)
+			l->polled[i] = NULL;
+}
+
+void loop_timer_del(struct loop *l, struct loop_timer *t)
+{
+	struct loop_timer **p;
+
+	assert(loop_here(l));
+	if (!t->armed)
+		return;
+	for (p = &l->timers; *p != t; p = &(*p)->next)
+		;
+	*p = t->next;
+	t->armed = false;
+}
+
+void loop_timer_set(struct loop *l, struct loop_timer *t, uint64_t ns)
+{
+	struct loop_timer **p;
+
+	loop_timer_del(l, t);
+	t->at = now_ns() + ns;
+	t->armed = true;
+	for (p = &l->timers; *p && (*p)->at <= t->at; p = &(*p)->next)
+		;
+	t->next = *p;
+	*p = t;
+}
+
+void loop_post(struct loop *l, struct loop_task *t)
+{
+	bool first;
+
+	pthread_mutex_lock(&l->lock);
+	first = !l->tasks;
+	if (!t->posted) {
+		t->posted = true;
+		t->next = NULL;
+		*l->tasks_end = t;
+		l->tasks_end = &t->next;
+	}
+	pthread_mutex_unlock(&l->lock);
+	if (first)
+		loop_wake(l);
+}
+
+static struct loop_task *task_pop(struct loop *l)
+{
+	struct loop_task *t;
+
+	pthread_mutex_lock(&l->lock);
+	t = l->tasks;
+	if (t) {
+		l->tasks = t->next;
+		if (!l->tasks)
+			l->tasks_end = &l->tasks;
+		t->posted = false; /* before it runs: it may be posted again meanwhile */
+	}
+	pthread_mutex_unlock(&l->lock);
+	return t;
+}
+
+static void run_timers(struct loop *l)
+{
+	uint64_t now = l->timers ? now_ns() : 0;
+
+	while (l->timers && l->timers->at <= now) {
+		struct loop_timer *t = l->timers;
+
+		l->timers = t->next;
+		t->armed = false;
+		t->cb(t);
+	}
+}
+
+/* Fills in the poll array: slot 0 is the eventfd. Returns the number of slots. */
+static unsigned collect(struct loop *l, struct pollfd *pfd)
+{
+	l->npolled = 1;
+	l->polled[0] = NULL;
+	pfd[0] = (struct pollfd){ .fd = l->wake, .events = POLLIN };
+	for (struct loop_fd *f = l->fds; f; f = f->next) {
+		if (!f->events)
+			continue;
+		assert(l->npolled < LOOP_MAX_FDS);
+		pfd[l->npolled] = (struct pollfd){ .fd = f->fd, .events = f->events };
+		l->polled[l->npolled++] = f;
+	}
+	return l->npolled;
+}
+
+static int wait_ready(struct loop *l, struct pollfd *pfd, unsigned n)
+{
+	struct timespec ts, *tsp = NULL;
+
+	if (l->timers) {
+		uint64_t now = now_ns(), at = l->timers->at, d = at > now ? at - now : 0;
+
+		ts = (struct timespec){ .tv_sec = (time_t)(d / 1000000000ull), .tv_nsec = (long)(d % 1000000000ull) };
+		tsp = &ts;
+	}
+	if (ppoll(pfd, n, tsp, NULL) < 0) {
+		if (errno != EINTR)
+			return -errno;
+		for (unsigned i = 0; i < n; i++)
+			pfd[i].revents = 0;
+	}
+	return 0;
+}
+
+static void dispatch(struct loop *l, const struct pollfd *pfd, unsigned n)
+{
+	uint64_t count;
+
+	if (pfd[0].revents) {
+		ssize_t r = read(l->wake, &count, sizeof(count));
+
+		(void)r; /* nonblocking; empty is as good */
+	}
+	for (unsigned i = 1; i < n; i++) {
+		struct loop_fd *f = l->polled[i];
+
+		if (f && f->events && pfd[i].revents)
+			f->cb(f, pfd[i].revents);
+	}
+	l->npolled = 0;
+}
+
+static int loop_turn(struct loop *l)
+{
+	struct pollfd pfd[LOOP_MAX_FDS];
+	struct loop_task *t;
+	unsigned n;
+	int error;
+
+	n = collect(l, pfd);
+	error = wait_ready(l, pfd, n);
+	if (error)
+		return error;
+	dispatch(l, pfd, n);
+	while ((t = task_pop(l)))
+		t->cb(t);
+	run_timers(l);
+	return 0;
+}
+
+int loop_run(struct loop *l)
+{
+	int error = 0;
+
+	atomic_store(&l->thread, pthread_self());
+	atomic_store(&l->running, true);
+	while (!error && !atomic_load(&l->quit))
+		error = loop_turn(l);
+	atomic_store(&l->quit, false);
+	atomic_store(&l->running, false);
+	return error;
+}

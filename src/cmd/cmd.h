@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#ifndef CMD_CMD_H
+#define CMD_CMD_H
+
+#include "base/err.h"
+
+/* Exit statuses, as the man page lists them. */
+#define EXIT_HOST      1 /* host or set-up error */
+#define EXIT_USAGE     2
+#define EXIT_PANIC     250
+#define EXIT_CRASH     251 /* triple fault, KVM internal error */
+#define EXIT_TIMED_OUT 252
+#define EXIT_BY_SIGNAL 128 /* + number */
+
+struct command {
+	const char *name;
+	int (*main)(int argc, char **argv); /* argv[0] is the command's name; returns the exit status */
+	const char *args;		    /* for the list in `kvm help` */
+	const char *summary;
+	const char *help; /* the rest of `kvm help NAME`; may be NULL */
+};
+
+extern const struct command commands[]; /* ended by a NULL name; main.c */
+
+int cmd_run(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
+int cmd_version(int argc, char **argv);
+int cmd_help(int argc, char **argv);
+
+extern const char run_help[];
+
+/* Prints each line of @err with our prefix; returns EXIT_HOST. */
+int cmd_fail(const struct err *err);
+
+/* The same for a mistake in the command line, with a hint at the help; returns EXIT_USAGE. */
+int cmd_usage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/*
+ * The kernel to boot when the user names none: the first that exists of
+ * ./arch/x86/boot/bzImage, ./vmlinux, /boot/vmlinuz-$(uname -r), the newest
+ * /boot/vmlinuz-*. The caller frees it; NULL with a text that lists them.
+ */
+char *find_kernel(struct err *err);
+
+#endif

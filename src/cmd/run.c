@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "base/err.h"
+#include "base/log.h"
+#include "base/opt.h"
+#include "cmd/cmd.h"
+#include "machine/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB              (1ull << 20)
+#define DEFAULT_MEM      (1024 * MIB)
+#define DEFAULT_GRACE_NS 30000000000ull
+#define CMDLINE_LEN      65536
+
+const char run_help[] =
+        "  -k, --kernel FILE     bzImage, ELF vmlinux or PVH image (default: the one in this build\n"
+        "                        tree, the running one, or the newest in /boot)\n"
+        "  -i, --initrd FILE     initial RAM disk\n"
+        "  -p, --params STRING   kernel parameters, after ours\n"
+        "  -m, --mem SIZE        memory: MiB, or with K, M, G, T (default 1G, at most half the host's)\n"
+        "  -c, --cpus N          virtual CPUs (default 1, at most 254)\n"
+        "  -n, --net none        no network\n"
+        "      --console serial  the console is ttyS0\n"
+        "      --name NAME       the machine's name (default vm-PID)\n"
+        "      --no-reboot       a reset by the guest ends the machine\n"
+        "      --timeout S       end after S seconds, with status 252\n"
+        "      --grace S         how long a guest may take to switch off when asked to (default 30)\n"
+        "      --hugepages       memory from the host's reserved huge pages\n"
+        "      --log FILE        append our messages to FILE, too\n"
+        "      --status-file F   write why it ended to F, as JSON: {\"reason\": ..., \"code\": ...}\n"
+        "  -v, --verbose         say more\n"
+        "\n"
+        "On a terminal: ^A x ends the machine, ^A ^A sends ^A, ^A h helps.\n"
+        "Exit status: 0 the guest switched itself off, 1 host or set-up error, 2 usage,\n"
+        "128+n ended by signal n, 250 guest panic, 251 triple fault or KVM error, 252 time-out.\n";
+
+enum {
+	OPT_9P = 256,
+	OPT_FS,
+	OPT_VSOCK,
+	OPT_CONSOLE,
+	OPT_NAME,
+	OPT_NO_REBOOT,
+	OPT_TIMEOUT,
+	OPT_GRACE,
+	OPT_MODULES,
+	OPT_HUGEPAGES,
+	OPT_LOG,
+	OPT_STATUS,
+	OPT_SANDBOX,
+	OPT_TRACE,
+	OPT_PCAP,
+	OPT_FAULT,
+	OPT_RW,
+	OPT_RWDIR,
+	OPT_ENV,
+};
+
+static const struct option options[] = {
+	{ "kernel", required_argument, NULL, 'k' },
+	{ "initrd", required_argument, NULL, 'i' },
+	{ "params", required_argument, NULL, 'p' },
+	{ "mem", required_argument, NULL, 'm' },
+	{ "cpus", required_argument, NULL, 'c' },
+	{ "disk", required_argument, NULL, 'd' },
+	{ "net", required_argument, NULL, 'n' },
+	{ "verbose", no_argument, NULL, 'v' },
+	{ "help", no_argument, NULL, 'h' },
+	{ "9p", required_argument, NULL, OPT_9P },
+	{ "fs", required_argument, NULL, OPT_FS },
+	{ "vsock", required_argument, NULL, OPT_VSOCK },
+	{ "console", required_argument, NULL, OPT_CONSOLE },
+	{ "name", required_argument, NULL, OPT_NAME },
+	{ "no-reboot", no_argument, NULL, OPT_NO_REBOOT },
+	{ "timeout", required_argument, NULL, OPT_TIMEOUT },
+	{ "grace", required_argument, NULL, OPT_GRACE },
+	{ "modules", required_argument, NULL, OPT_MODULES },
+	{ "hugepages", no_argument, NULL, OPT_HUGEPAGES },
+	{ "log", required_argument, NULL, OPT_LOG },
+	{ "status-file", required_argument, NULL, OPT_STATUS },
+	{ "sandbox", required_argument, NULL, OPT_SANDBOX },
+	{ "trace", required_argument, NULL, OPT_TRACE },
+	{ "pcap", required_argument, NULL, OPT_PCAP },
+	{ "fault", required_argument, NULL, OPT_FAULT },
+	{ "rw", no_argument, NULL, OPT_RW },
+	{ "rwdir", required_argument, NULL, OPT_RWDIR },
+	{ "env", required_argument, NULL, OPT_ENV },
+	{ NULL, 0, NULL, 0 },
+};
+
+/* Options whose part is not built yet: they must not be taken for a mistake, nor silently ignored. */
+static const struct {
+	int opt;
+	const char *name, *with;
+} to_come[] = {
+	{ 'd', "-d", "virtio-blk" },
+	{ OPT_9P, "--9p", "the 9p server" },
+	{ OPT_FS, "--fs", "virtio-fs" },
+	{ OPT_VSOCK, "--vsock", "vhost-vsock" },
+	{ OPT_MODULES, "--modules", "the on-the-fly initramfs" },
+	{ OPT_SANDBOX, "--sandbox", "the sandbox" },
+	{ OPT_TRACE, "--trace", "tracing" },
+	{ OPT_PCAP, "--pcap", "the network" },
+	{ OPT_FAULT, "--fault", "virtio-blk" },
+	{ OPT_RW, "--rw", "the 9p server" },
+	{ OPT_RWDIR, "--rwdir", "the 9p server" },
+	{ OPT_ENV, "--env", "commands in the guest" },
+};
+
+struct args {
+	struct config cfg;
+	const char *params, *status_file;
+	const char *image;
+	bool has_mem;
+};
+
+static int check_name(const char *s)
+{
+	size_t n = strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+
+	if (!n || n > 64 || s[n])
+		return cmd_usage("run", "--name: '%s' is not a name: 1 to 64 of A-Z a-z 0-9 . _ -", s);
+	return 0;
+}
+
+static int not_yet(int opt)
+{
+	for (unsigned i = 0; i < sizeof(to_come) / sizeof(to_come[0]); i++)
+		if (to_come[i].opt == opt)
+			return cmd_usage("run", "%s comes with %s, which is not built yet", to_come[i].name,
+			                 to_come[i].with);
+	return EXIT_USAGE; /* getopt has told why */
+}
+
+static int take_log(const char *path)
+{
+	int error = log_open(path);
+	struct err err;
+
+	if (!error)
+		return 0;
+	err_sys(&err, error, "log %s", path);
+	return cmd_fail(&err);
+}
+
+/* Options that take a value to be checked. Returns 0 or an exit status. */
+static int take_value(struct args *a, int opt, const char *val)
+{
+	struct config *c = &a->cfg;
+	struct err err;
+	int error = 0;
+
+	switch (opt) {
+	case 'm':
+		error = opt_size("-m", val, MIB, &c->mem, &err);
+		a->has_mem = true;
+		break;
+	case 'c': error = opt_uint("-c", val, 1, 254, &c->ncpus, &err); break;
+	case OPT_TIMEOUT: error = opt_seconds("--timeout", val, &c->timeout, &err); break;
+	case OPT_GRACE: error = opt_seconds("--grace", val, &c->grace, &err); break;
+	case 'n':
+		if (strcmp(val, "none"))
+			return cmd_usage("run", "-n %s comes with virtio-net, which is not built yet", val);
+		break;
+	case OPT_CONSOLE:
+		if (strcmp(val, "serial"))
+			return cmd_usage("run", "--console %s comes with virtio-console, which is not built yet", val);
+		break;
+	case OPT_NAME:
+		if (check_name(val))
+			return EXIT_USAGE;
+		snprintf(c->name, sizeof(c->name), "%s", val);
+		break;
+	case OPT_LOG: return take_log(val);
+	default: return not_yet(opt);
+	}
+	return error ? cmd_usage("run", "%s", err.msg) : 0;
+}
+
+static int take_option(struct args *a, int opt, const char *val)
+{
+	switch (opt) {
+	case 'k': a->cfg.kernel = val; return 0;
+	case 'i': a->cfg.initrd = val; return 0;
+	case 'p': a->params = val; return 0;
+	case 'v': log_set_verbose(true); return 0;
+	case OPT_NO_REBOOT: a->cfg.no_reboot = true; return 0;
+	case OPT_HUGEPAGES: a->cfg.hugepages = true; return 0;
+	case OPT_STATUS: a->status_file = val; return 0;
+	default: return take_value(a, opt, val);
+	}
+}
+
+/* The words up to "--". Returns 0 or an exit status; @rest is the index of what follows "--". */
+static int parse(int argc, char **argv, struct args *a, int *rest)
+{
+	int opt, status = 0;
+
+	optind = 0;
+	opterr = 0;
+	for (;;) {
+		while (!status && (opt = getopt_long(argc, argv, "+:k:i:p:m:c:d:n:vh", options, NULL)) != -1) {
+			if (opt == '?' || opt == ':')
+				return cmd_usage("run", "%s %s", argv[optind - 1],
+				                 opt == ':' ? "needs a value" : "is not an option");
+			if (opt == 'h') {
+				printf("kvm run\n\n%s", run_help);
+				exit(0);
+			}
+			status = take_option(a, opt, optarg);
+		}
+		*rest = optind;
+		if (status || optind >= argc || !strcmp(argv[optind - 1], "--"))
+			return status;
+		if (a->image)
+			return cmd_usage("run", "one image or directory, not also '%s'", argv[optind]);
+		a->image = argv[optind++];
+	}
+}
+
+/* 1 GiB, but at most half of the host's. */
+static uint64_t default_mem(void)
+{
+	uint64_t half = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 2;
+
+	return half < DEFAULT_MEM ? half & ~(2 * MIB - 1) : DEFAULT_MEM;
+}
+
+/* Does @params have the kernel parameter @name (with its "="), before a "--"? */
+static bool has_param(const char *params, const char *name)
+{
+	for (const char *p = params; *p;) {
+		size_t n = strcspn(p, " ");
+
+		if (n == 2 && !strncmp(p, "--", 2))
+			return false;
+		if (!strncmp(p, name, strlen(name)))
+			return true;
+		p += n + strspn(p + n, " ");
+	}
+	return false;
+}
+
+/* Ours, then the user's: so theirs win, and ours stand before a "--". */
+static char *make_cmdline(const struct args *a)
+{
+	const char *user = a->params ? a->params : "";
+	char *s;
+
+	if (asprintf(&s, "console=ttyS0%s%s%s", has_param(user, "panic=") ? "" : " panic=-1", user[0] ? " " : "",
+	             user) < 0)
+		return NULL;
+	return s;
+}
+
+static int exit_status(const struct session_end *e)
+{
+	switch (e->reason) {
+	case END_POWEROFF:
+	case END_RESET:
+	case END_KEY: return 0;
+	case END_EXIT: return e->code;
+	case END_PANIC: return EXIT_PANIC;
+	case END_TRIPLE_FAULT:
+	case END_INTERNAL_ERROR: return EXIT_CRASH;
+	case END_TIMEOUT: return EXIT_TIMED_OUT;
+	case END_SIGNAL: return EXIT_BY_SIGNAL + e->code;
+	}
+	abort();
+}
+
+/* Into a new file first, so that nobody reads half a one. */
+static int write_status(const char *path, const char *reason, int code, struct err *err)
+{
+	char *tmp;
+	FILE *f;
+	int error = 0;
+
+	if (asprintf(&tmp, "%s.tmp", path) < 0)
+		return err_set(err, -ENOMEM, "out of memory");
+	f = fopen(tmp, "we");
+	if (!f || fprintf(f, "{\"reason\": \"%s\", \"code\": %d}\n", reason, code) < 0)
+		error = -errno;
+	if (f && fclose(f))
+		error = -errno;
+	if (!error && rename(tmp, path))
+		error = -errno;
+	if (error)
+		err_sys(err, error, "status file %s", path);
+	free(tmp);
+	return error;
+}
+
+static int run(struct args *a)
+{
+	struct session_end end;
+	const char *reason = "error";
+	struct err err, status_err;
+	char *found = NULL, *cmdline = make_cmdline(a);
+	int error = 0, status;
+
+	if (!a->cfg.kernel)
+		a->cfg.kernel = found = find_kernel(&err);
+	a->cfg.cmdline = cmdline;
+	if (!a->cfg.kernel)
+		error = -ENOENT;
+	else
+		error = session_run(&a->cfg, &end, &err);
+	if (error) {
+		status = cmd_fail(&err);
+	} else {
+		status = exit_status(&end);
+		reason = end_reason_name(end.reason);
+	}
+	if (a->status_file && write_status(a->status_file, reason, status, &status_err))
+		status = cmd_fail(&status_err);
+	free(cmdline);
+	free(found);
+	return status;
+}
+
+int cmd_run(int argc, char **argv)
+{
+	struct args a = { .cfg = { .ncpus = 1, .grace = DEFAULT_GRACE_NS } };
+	int rest = argc, status;
+
+	snprintf(a.cfg.name, sizeof(a.cfg.name), "vm-%d", (int)getpid());
+	status = parse(argc, argv, &a, &rest);
+	if (status)
+		return status;
+	if (a.image)
+		return cmd_usage("run",
+		                 "%s: booting an image or a directory comes with virtio-blk and 9p, "
+		                 "which are not built yet",
+		                 a.image);
+	if (rest < argc)
+		return cmd_usage("run",
+		                 "%s: running a command in the guest comes with the 9p server, "
+		                 "which is not built yet",
+		                 argv[rest]);
+	if (!a.has_mem)
+		a.cfg.mem = default_mem();
+	return run(&a);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#ifndef MACHINE_CONFIG_H
+#define MACHINE_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What the user asked for: plain data, filled in by a command, constant from then on. Strings are the command's. */
+struct config {
+	char name[65];
+	const char *kernel;  /* path */
+	const char *initrd;  /* path, or NULL */
+	const char *cmdline; /* the whole of it */
+	uint64_t mem;	     /* bytes */
+	unsigned ncpus;
+	bool no_reboot;	  /* a reset ends the VM */
+	bool hugepages;
+	uint64_t timeout; /* ns, 0: none */
+	uint64_t grace;	  /* ns after a polite stop */
+};
+
+#endif

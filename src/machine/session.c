@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "machine/session.h"
+
+#include "base/log.h"
+#include "base/loop.h"
+#include "console/con.h"
+#include "console/stdio.h"
+#include "machine/machine.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+/*
+ * How it works
+ *
+ * The session owns what lives longer than one boot: the main loop, signals,
+ * timers, the console, the opened kernel. It builds a machine, turns the loop
+ * until something ends the boot, stops the machine, and either builds the
+ * next one or decides how the session ends. At the end the loop turns once
+ * more until the console's reader has everything; whatever would have ended
+ * the machine then ends this wait.
+ */
+
+#define TAIL_LEN   65536
+#define PANIC_TEXT "Kernel panic - not syncing"
+
+struct session {
+	const struct config *cfg;
+	struct loop *loop;
+	struct arch_image *image;
+	struct con *con;
+	struct machine *m;
+
+	struct loop_fd signals;
+	struct loop_timer timeout, grace;
+	int stop_signal; /* the button was pressed for this one, 0: none yet */
+
+	/* The event of this boot: written by any thread before it is posted, once a boot. */
+	struct loop_task event_task;
+	enum machine_event event;
+	unsigned event_code;
+
+	char *panic; /* the kernel's last words, or NULL */
+	bool over;   /* @end is decided */
+	struct session_end end;
+};
+
+static struct session *of_signals(struct loop_fd *f)
+{
+	return (struct session *)((char *)f - offsetof(struct session, signals));
+}
+
+const char *end_reason_name(enum end_reason reason)
+{
+	static const char *const name[] = {
+		[END_POWEROFF] = "poweroff",
+		[END_RESET] = "reset",
+		[END_EXIT] = "exit",
+		[END_PANIC] = "panic",
+		[END_TRIPLE_FAULT] = "triple-fault",
+		[END_INTERNAL_ERROR] = "internal-error",
+		[END_TIMEOUT] = "timeout",
+		[END_SIGNAL] = "signal",
+		[END_KEY] = "key",
+	};
+
+	return name[reason];
+}
+
+/* The first decision counts. */
+static void decide(struct session *s, enum end_reason reason, int code)
+{
+	if (!s->over)
+		s->end = (struct session_end){ reason, code };
+	s->over = true;
+}
+
+/* From a callback of the loop: a later one only ends the wait for the console's reader. */
+static void end(struct session *s, enum end_reason reason, int code)
+{
+	decide(s, reason, code);
+	loop_quit(s->loop);
+}
+
+/* Signals and timers. */
+
+static void press_button(struct session *s, int sig)
+{
+	if (s->over || !s->m || s->stop_signal) {
+		end(s, END_SIGNAL, sig);
+		return;
+	}
+	s->stop_signal = sig;
+	log_verbose("%s: pressing the power button", strsignal(sig));
+	machine_power_button(s->m);
+	loop_timer_set(s->loop, &s->grace, s->cfg->grace);
+}
+
+static void on_signal(struct loop_fd *f, short revents)
+{
+	struct session *s = of_signals(f);
+	struct signalfd_siginfo si;
+
+	if (read(f->fd, &si, sizeof(si)) != sizeof(si))
+		return;
+	switch (si.ssi_signo) {
+	case SIGTSTP:
+		stdio_suspend(s->con);
+		raise(SIGSTOP);
+		break;
+	case SIGCONT: stdio_resume(s->con); break;
+	case SIGQUIT: end(s, END_SIGNAL, SIGQUIT); break;
+	default: press_button(s, (int)si.ssi_signo); break;
+	}
+}
+
+static void on_timeout(struct loop_timer *t)
+{
+	end((struct session *)((char *)t - offsetof(struct session, timeout)), END_TIMEOUT, 0);
+}
+
+static void on_grace(struct loop_timer *t)
+{
+	struct session *s = (struct session *)((char *)t - offsetof(struct session, grace));
+
+	log_line("the guest did not switch itself off within %llu s of the power button",
+	         (unsigned long long)(s->cfg->grace / 1000000000ull));
+	end(s, END_SIGNAL, s->stop_signal);
+}
+
+static void on_end_key(void *opaque)
+{
+	end(opaque, END_KEY, 0);
+}
+
+static int take_signals(struct session *s, struct err *err)
+{
+	static const int own[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT };
+	sigset_t set;
+
+	sigemptyset(&set);
+	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+		sigaddset(&set, own[i]);
+	pthread_sigmask(SIG_BLOCK, &set, NULL); /* every thread inherits it */
+	s->signals = (struct loop_fd){ .fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK),
+		                       .events = POLLIN,
+		                       .cb = on_signal };
+	if (s->signals.fd < 0)
+		return err_sys(err, -errno, "signalfd");
+	loop_fd_add(s->loop, &s->signals);
+	return 0;
+}
+
+/* One boot. */
+
+static void on_event_task(struct loop_task *t)
+{
+	struct session *s = (struct session *)((char *)t - offsetof(struct session, event_task));
+
+	loop_quit(s->loop);
+}
+
+static void on_event(void *opaque, enum machine_event ev, unsigned code)
+{
+	struct session *s = opaque;
+
+	s->event = ev;
+	s->event_code = code;
+	loop_post(s->loop, &s->event_task);
+}
+
+/* The guest's last "Kernel panic" line, without its time stamp; NULL: there is none. The caller frees it. */
+static char *find_panic(struct session *s)
+{
+	char *tail = malloc(TAIL_LEN + 1), *p, *at = NULL;
+	size_t n;
+
+	if (!tail)
+		return NULL;
+	n = con_tail(s->con, tail, TAIL_LEN);
+	for (size_t i = 0; i < n; i++)
+		if (!tail[i])
+			tail[i] = ' ';
+	tail[n] = '\0';
+	for (p = tail; (p = strstr(p, PANIC_TEXT)); p++)
+		at = p;
+	p = at ? strndup(at, strcspn(at, "\r\n")) : NULL;
+	free(tail);
+	return p;
+}
+
+/* What the event that stopped the boot means for the session. */
+static void judge(struct session *s)
+{
+	s->panic = find_panic(s);
+	switch (s->event) {
+	case MACHINE_POWEROFF: decide(s, END_POWEROFF, 0); break;
+	case MACHINE_EXIT: decide(s, END_EXIT, (int)s->event_code); break;
+	case MACHINE_PANIC: decide(s, END_PANIC, 0); break;
+	case MACHINE_CPU_ERROR: decide(s, END_INTERNAL_ERROR, 0); break;
+	case MACHINE_TRIPLE_FAULT: decide(s, s->panic ? END_PANIC : END_TRIPLE_FAULT, 0); break; /* reboot=t */
+	case MACHINE_RESET:
+		if (s->panic)
+			decide(s, END_PANIC, 0);
+		else if (s->cfg->no_reboot)
+			decide(s, END_RESET, 0);
+		break;
+	}
+}
+
+/* Says why, where that is neither the guest's own wish nor the user's. The machine is stopped. */
+static void tell(struct session *s)
+{
+	const char *why = machine_cpu_error(s->m);
+
+	stdio_suspend(s->con);
+	switch (s->end.reason) {
+	case END_PANIC:
+		log_line("the guest's kernel panicked: %s",
+		         s->panic ? s->panic : "it says so, but not on this console why");
+		break;
+	case END_TRIPLE_FAULT:
+		log_line("triple fault of vCPU %u", s->event_code);
+		machine_dump(s->m, s->event_code, stderr);
+		break;
+	case END_INTERNAL_ERROR:
+		log_line("KVM gave up on vCPU %u: %s", s->event_code, why[0] ? why : "internal error");
+		machine_dump(s->m, s->event_code, stderr);
+		break;
+	case END_TIMEOUT: log_line("timed out after %g s", (double)s->cfg->timeout / 1e9); break;
+	default: break;
+	}
+}
+
+static void on_drained(void *opaque)
+{
+	struct session *s = opaque;
+
+	loop_quit(s->loop);
+}
+
+/* Waits for the console's reader, unless somebody has lost patience already. */
+static int drain(struct session *s, struct err *err)
+{
+	int error;
+
+	if (s->end.reason == END_TIMEOUT || s->end.reason == END_SIGNAL || s->end.reason == END_KEY)
+		return 0;
+	loop_timer_del(s->loop, &s->grace);
+	stdio_drain(s->con, on_drained, s);
+	error = loop_run(s->loop);
+	return error ? err_sys(err, error, "waiting for events") : 0;
+}
+
+static int boot(struct session *s, struct err *err)
+{
+	struct machine_parts parts = {
+		.image = s->image,
+		.com = { s->con }, /* the others are unplugged */
+		.event = on_event,
+		.opaque = s,
+	};
+	int error;
+
+	con_tail_clear(s->con);
+	s->event_task = (struct loop_task){ .cb = on_event_task };
+	error = machine_new(s->cfg, &parts, &s->m, err);
+	if (!error)
+		error = machine_start(s->m, err);
+	if (error)
+		return error;
+	stdio_start(s->con);
+	error = loop_run(s->loop);
+	if (error)
+		return err_sys(err, error, "waiting for events");
+	machine_stop(s->m);
+	if (!s->over)
+		judge(s);
+	if (s->over)
+		error = drain(s, err);
+	if (s->over && !error)
+		tell(s);
+	return error;
+}
+
+static int boots(struct session *s, struct err *err)
+{
+	int error;
+
+	for (;;) {
+		error = boot(s, err);
+		machine_free(s->m);
+		s->m = NULL;
+		if (error || s->over)
+			return error;
+		log_verbose("the guest resets");
+	}
+}
+
+/* Before and after. */
+
+static int check_host(struct session *s, struct err *err)
+{
+	int can;
+
+	if (!arch_image_is_linux(s->image))
+		return 0;
+	can = arch_can_run_linux(err);
+	if (can)
+		return can < 0 ? can : 0;
+	return err_set(err, -ENODEV,
+	               "this host's /dev/kvm only interprets guest kernel code: it cannot run a Linux guest\n"
+	               "see `kvm doctor`; a host with VT-x or AMD-V can, also inside an emulated machine");
+}
+
+static int open_all(struct session *s, struct err *err)
+{
+	struct arch_image_config ic = { .kernel = s->cfg->kernel,
+		                        .initrd = s->cfg->initrd,
+		                        .cmdline = s->cfg->cmdline };
+	struct stdio_hooks hooks = { .end = on_end_key, .opaque = s };
+	int error = arch_image_open(&ic, &s->image, err);
+
+	if (!error)
+		error = check_host(s, err);
+	if (!error)
+		error = loop_new(&s->loop, err);
+	if (!error)
+		error = take_signals(s, err);
+	if (!error)
+		error = stdio_new(s->loop, &hooks, &s->con, err);
+	return error;
+}
+
+static void close_all(struct session *s)
+{
+	stdio_free(s->con);
+	if (s->loop) {
+		loop_timer_del(s->loop, &s->timeout);
+		loop_timer_del(s->loop, &s->grace);
+		loop_fd_del(s->loop, &s->signals);
+	}
+	if (s->signals.fd >= 0)
+		close(s->signals.fd);
+	loop_free(s->loop);
+	arch_image_free(s->image);
+	free(s->panic);
+}
+
+int session_run(const struct config *cfg, struct session_end *out, struct err *err)
+{
+	struct session s = { .cfg = cfg, .signals.fd = -1, .timeout.cb = on_timeout, .grace.cb = on_grace };
+	int error;
+
+	vcpu_kick_init();
+	error = open_all(&s, err);
+	if (!error && cfg->timeout)
+		loop_timer_set(s.loop, &s.timeout, cfg->timeout);
+	if (!error)
+		error = boots(&s, err);
+	close_all(&s);
+	*out = s.end;
+	return error;
+}

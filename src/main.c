@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "cmd/cmd.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+const struct command commands[] = {
+	{ "run", cmd_run, "[OPTIONS] [IMAGE|DIR] [-- COMMAND [ARG...]]", "runs a virtual machine", run_help },
+	{ "doctor", cmd_doctor, "", "tells what this host can do, and what to do about it", NULL },
+	{ "version", cmd_version, "", "prints the version", NULL },
+	{ "help", cmd_help, "[COMMAND]", "prints this, or how to use COMMAND", NULL },
+	{ NULL, NULL, NULL, NULL, NULL },
+};
+
+/* A caller may have closed 0, 1 or 2: a file of ours must not become the guest's console by accident. */
+static int hold_std_fds(void)
+{
+	for (int fd = 0; fd <= 2; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_WRONLY : O_RDONLY) != fd)
+			return -1;
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *name = argc > 1 ? argv[1] : "help";
+
+	if (hold_std_fds())
+		return EXIT_HOST;
+	if (!strcmp(name, "--help") || !strcmp(name, "-h"))
+		name = "help";
+	if (!strcmp(name, "--version") || !strcmp(name, "-V"))
+		name = "version";
+	for (const struct command *c = commands; c->name; c++)
+		if (!strcmp(c->name, name))
+			return c->main(argc - 1, argv + 1);
+	return cmd_usage(NULL, "there is no command '%s'", name);
+}
