@@ -2,12 +2,13 @@
 #include "cmd/cmd.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 const struct command commands[] = {
 	{ "run", cmd_run, "[OPTIONS] [IMAGE|DIR] [-- COMMAND [ARG...]]", "runs a virtual machine", run_help },
-	{ "doctor", cmd_doctor, "", "tells what this host can do, and what to do about it", NULL },
+	{ "doctor", cmd_doctor, "[--json]", "tells what this host can do, and what to do about it", NULL },
 	{ "version", cmd_version, "", "prints the version", NULL },
 	{ "help", cmd_help, "[COMMAND]", "prints this, or how to use COMMAND", NULL },
 	{ NULL, NULL, NULL, NULL, NULL },
@@ -26,6 +27,7 @@ int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "help";
 
+	signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of a write, not our end */
 	if (hold_std_fds())
 		return EXIT_HOST;
 	if (!strcmp(name, "--help") || !strcmp(name, "-h"))

@@ -14,16 +14,18 @@
 /*
  * How it works
  *
- * One turn: run what was posted, fire the timers that are due, ppoll(2) until
- * the next one, call back the descriptors that are ready. ppoll rather than
- * epoll: the loop has a handful of descriptors, some of them regular files,
- * which epoll refuses.
+ * One turn: ppoll(2) until the next timer is due, call back the descriptors
+ * that are ready, run what was posted, fire the timers that are due. ppoll
+ * rather than epoll: the loop has a handful of descriptors, some of them
+ * regular files, which epoll refuses.
  *
  * A callback may remove any registration, also one that is ready in this very
  * turn. So each ready descriptor is looked up again by identity before it is
  * called: the poll array remembers the struct, and deleting clears its slot.
  *
  * Posting is the only thing other threads do: a locked list and an eventfd.
+ * A turn runs as many tasks as there are when it starts with them, so that a
+ * task which posts itself starves nobody.
  */
 
 #define LOOP_MAX_FDS 64
@@ -38,6 +40,7 @@ struct loop {
 	/* [m] under the lock */
 	pthread_mutex_t lock;
 	struct loop_task *tasks, **tasks_end;
+	unsigned ntasks;
 
 	/* [a] */
 	atomic_bool quit;
@@ -145,7 +148,8 @@ void loop_timer_set(struct loop *l, struct loop_timer *t, uint64_t ns)
 	struct loop_timer **p;
 
 	loop_timer_del(l, t);
-	t->at = now_ns() + ns;
+	if (__builtin_add_overflow(now_ns(), ns, &t->at))
+		t->at = UINT64_MAX;
 	t->armed = true;
 	for (p = &l->timers; *p && (*p)->at <= t->at; p = &(*p)->next)
 		;
@@ -164,6 +168,7 @@ void loop_post(struct loop *l, struct loop_task *t)
 		t->next = NULL;
 		*l->tasks_end = t;
 		l->tasks_end = &t->next;
+		l->ntasks++;
 	}
 	pthread_mutex_unlock(&l->lock);
 	if (first)
@@ -180,10 +185,32 @@ static struct loop_task *task_pop(struct loop *l)
 		l->tasks = t->next;
 		if (!l->tasks)
 			l->tasks_end = &l->tasks;
+		l->ntasks--;
 		t->posted = false; /* before it runs: it may be posted again meanwhile */
 	}
 	pthread_mutex_unlock(&l->lock);
 	return t;
+}
+
+static unsigned task_count(struct loop *l)
+{
+	unsigned n;
+
+	pthread_mutex_lock(&l->lock);
+	n = l->ntasks;
+	pthread_mutex_unlock(&l->lock);
+	return n;
+}
+
+static void run_tasks(struct loop *l)
+{
+	for (unsigned n = task_count(l); n; n--) {
+		struct loop_task *t = task_pop(l); /* only this thread takes tasks: it is there */
+
+		t->cb(t);
+	}
+	if (task_count(l))
+		loop_wake(l); /* for the next turn: posting to a list that is not empty wakes nobody */
 }
 
 static void run_timers(struct loop *l)
@@ -255,7 +282,6 @@ static void dispatch(struct loop *l, const struct pollfd *pfd, unsigned n)
 static int loop_turn(struct loop *l)
 {
 	struct pollfd pfd[LOOP_MAX_FDS];
-	struct loop_task *t;
 	unsigned n;
 	int error;
 
@@ -264,8 +290,7 @@ static int loop_turn(struct loop *l)
 	if (error)
 		return error;
 	dispatch(l, pfd, n);
-	while ((t = task_pop(l)))
-		t->cb(t);
+	run_tasks(l);
 	run_timers(l);
 	return 0;
 }

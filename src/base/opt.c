@@ -9,7 +9,7 @@ static const char digits[] = "0123456789";
 
 int opt_size(const char *what, const char *s, uint64_t unit, uint64_t *out, struct err *err)
 {
-	static const char suffix[] = "KMGT";
+	static const char suffix[] = "KkMmGgTt";
 	size_t n = strspn(s, digits);
 	char *end;
 	uint64_t v;
@@ -17,12 +17,12 @@ int opt_size(const char *what, const char *s, uint64_t unit, uint64_t *out, stru
 	errno = 0;
 	v = strtoull(s, &end, 10);
 	if (*end) {
-		const char *p = strchr(suffix, *end & ~0x20);
+		const char *p = strchr(suffix, *end);
 
 		if (!p || end[1])
 			n = 0;
 		else
-			unit = 1ull << (10 * (p - suffix + 1));
+			unit = 1ull << (10 * ((p - suffix) / 2 + 1));
 	}
 	if (!n)
 		return err_set(err, -EINVAL, "%s: '%s' is not a size: a number, with K, M, G or T", what, s);
@@ -52,11 +52,10 @@ int opt_seconds(const char *what, const char *s, uint64_t *ns, struct err *err)
 	char *end;
 	double v;
 
-	errno = 0;
-	v = strtod(s, &end);
+	v = strtod(s, &end); /* too many digits: infinite; too small a fraction: 0 */
 	if (!n || s[n] || *end)
 		return err_set(err, -EINVAL, "%s: '%s' is not a number of seconds", what, s);
-	if (errno || v > 315360000)
+	if (v > 315360000)
 		return err_set(err, -ERANGE, "%s: %s seconds is too long", what, s);
 	*ns = (uint64_t)(v * 1e9);
 	return 0;

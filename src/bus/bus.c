@@ -106,7 +106,7 @@ static bool lookup(struct bus *b, uint64_t addr, unsigned size, struct window *o
 
 	pthread_rwlock_rdlock(&b->lock);
 	i = find(b, addr);
-	if (i < b->n && b->w[i].base <= addr && addr - b->w[i].base + size <= b->w[i].len) {
+	if (i < b->n && b->w[i].base <= addr && size <= b->w[i].len - (addr - b->w[i].base)) {
 		*out = b->w[i];
 		hit = true;
 	}

@@ -15,7 +15,7 @@
  * or a BAR, after which every BAR's window on the memory bus is made to agree
  * with them: mapped when memory decoding is on and the address lies inside
  * the bridge's window and is free, else not mapped. A guest may point two
- * BARs at one place; the second then simply does not answer.
+ * BARs at one place; the second then does not answer until the first leaves.
  *
  * One lock for the bus: config accesses are rare. Device hooks run without it.
  */
@@ -52,27 +52,46 @@ static bool in_mmio(const struct pci_bus *b, uint32_t base, uint32_t len)
 	return base >= b->mmio_base && base - b->mmio_base <= b->mmio_len - len;
 }
 
-static void update_bar(struct pci_bus *b, struct pci_func *f, unsigned i)
+/* Where the registers want a BAR on the memory bus; 0: nowhere. */
+static uint32_t wanted(const struct pci_bus *b, const struct pci_func *f, unsigned i)
 {
-	const struct pci_bar *bar = &f->bar[i];
 	uint32_t base = get(&f->cfg[PCI_BASE_ADDRESS_0 + 4 * i], 4) & PCI_BASE_ADDRESS_MEM_MASK;
 	bool on = f->cfg[PCI_COMMAND] & PCI_COMMAND_MEMORY;
-	struct window w = { .name = bar->name, .base = base, .len = bar->len, .ops = bar->ops, .dev = f->dev };
 
-	if (!on || !in_mmio(b, base, bar->len))
-		base = 0;
-	if (base == f->mapped[i])
-		return;
-	if (f->mapped[i])
-		bus_del(b->mem, f->mapped[i]);
-	f->mapped[i] = base && !bus_add(b->mem, &w) ? base : 0;
+	return on && f->bar[i].len && in_mmio(b, base, f->bar[i].len) ? base : 0;
 }
 
-static void update_bars(struct pci_bus *b, struct pci_func *f)
+static void unmap_bars(struct pci_bus *b, struct pci_func *f)
 {
-	for (unsigned i = 0; i < PCI_MAX_BARS; i++)
-		if (f->bar[i].len)
-			update_bar(b, f, i);
+	for (unsigned i = 0; i < PCI_MAX_BARS; i++) {
+		if (!f->mapped[i] || f->mapped[i] == wanted(b, f, i))
+			continue;
+		bus_del(b->mem, f->mapped[i]);
+		f->mapped[i] = 0;
+	}
+}
+
+static void map_bars(struct pci_bus *b, struct pci_func *f)
+{
+	for (unsigned i = 0; i < PCI_MAX_BARS; i++) {
+		const struct pci_bar *bar = &f->bar[i];
+		uint32_t base = wanted(b, f, i);
+		struct window w = { .name = bar->name, .base = base, .len = bar->len, .ops = bar->ops, .dev = f->dev };
+
+		if (base && !f->mapped[i] && !bus_add(b->mem, &w))
+			f->mapped[i] = base;
+	}
+}
+
+/* Of all functions: what one gives up another may have waited for. */
+static void update_bars(struct pci_bus *b)
+{
+	for (unsigned d = 0; d < MAX_DEVFN; d++)
+		if (b->func[d])
+			unmap_bars(b, b->func[d]);
+	for (unsigned d = 0; d < MAX_DEVFN; d++)
+		if (b->func[d])
+			map_bars(b, b->func[d]);
 }
 
 static bool moves_bars(unsigned off, unsigned size)
@@ -88,7 +107,7 @@ uint32_t pci_cfg_read(struct pci_bus *b, uint8_t devfn, unsigned off, unsigned s
 
 	pthread_mutex_lock(&b->lock);
 	f = b->func[devfn];
-	if (f && off + size <= PCI_CFG_SIZE)
+	if (f && off <= PCI_CFG_SIZE - size)
 		val = get(&f->cfg[off], size);
 	pthread_mutex_unlock(&b->lock);
 	return val;
@@ -100,14 +119,14 @@ static void cfg_write(struct pci_bus *b, struct pci_func *f, unsigned off, unsig
 
 	put(&f->cfg[off], (old & ~mask) | (val & mask), size);
 	if (moves_bars(off, size))
-		update_bars(b, f);
+		update_bars(b);
 }
 
 void pci_cfg_write(struct pci_bus *b, uint8_t devfn, unsigned off, unsigned size, uint32_t val)
 {
 	struct pci_func *f;
 
-	if (off + size > PCI_CFG_SIZE)
+	if (off > PCI_CFG_SIZE - size)
 		return;
 	pthread_mutex_lock(&b->lock);
 	f = b->func[devfn];
@@ -170,8 +189,15 @@ static int place_bars(struct pci_bus *b, struct pci_func *f)
 		put(&f->wmask[PCI_BASE_ADDRESS_0 + 4 * i], ~(len - 1), 4);
 	}
 	f->cfg[PCI_COMMAND] = PCI_COMMAND_MEMORY;
-	update_bars(b, f);
 	return 0;
+}
+
+/* A guest looks at functions 1-7 only where function 0 says there are some. */
+static void mark_multifunction(struct pci_func *const slot[8])
+{
+	for (unsigned i = 1; i < 8; i++)
+		if (slot[0] && slot[i])
+			slot[0]->cfg[PCI_HEADER_TYPE] |= 0x80;
 }
 
 static int add(struct pci_bus *b, struct pci_func *f, uint8_t devfn)
@@ -183,9 +209,8 @@ static int add(struct pci_bus *b, struct pci_func *f, uint8_t devfn)
 	if (place_bars(b, f) < 0)
 		return -ENOSPC;
 	b->func[devfn] = f;
-	/* A guest looks at functions 1-7 only where function 0 says there are some. */
-	if ((devfn & 7) && b->func[devfn & ~7])
-		b->func[devfn & ~7]->cfg[PCI_HEADER_TYPE] |= 0x80;
+	mark_multifunction(&b->func[devfn & ~7]);
+	update_bars(b);
 	return 0;
 }
 
@@ -224,7 +249,8 @@ int pci_new(struct bus *mem, uint64_t ecam_base, uint32_t mmio_base, uint32_t mm
 		.class_rev = 0x060000 << 8,
 	};
 	if (bus_add(mem, &w)) {
-		pci_free(b);
+		pthread_mutex_destroy(&b->lock);
+		free(b);
 		return err_set(err, -EEXIST, "no room for PCI config space");
 	}
 	*out = b;

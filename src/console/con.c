@@ -108,24 +108,3 @@ void con_tail_clear(struct con *con)
 	con->sent = 0;
 	pthread_mutex_unlock(&con->lock);
 }
-
-static void null_attached(struct con *con)
-{
-}
-
-static void null_send(struct con *con, const uint8_t *buf, size_t n)
-{
-}
-
-static void null_more(struct con *con)
-{
-}
-
-/* One for all: it keeps no tail and never calls its client, so any number of devices may share it. */
-struct con *con_null(void)
-{
-	static const struct con_ops ops = { .attached = null_attached, .send = null_send, .more = null_more };
-	static struct con con = { .ops = &ops };
-
-	return &con;
-}

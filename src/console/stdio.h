@@ -42,7 +42,4 @@ void stdio_resume(struct con *con);  /* SIGCONT */
 void stdio_drain(struct con *con, void (*done)(void *opaque), void *opaque);
 void stdio_free(struct con *con); /* NULL is fine */
 
-/* A console with nothing behind it. */
-struct con *con_null(void);
-
 #endif

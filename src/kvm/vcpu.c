@@ -254,13 +254,14 @@ int vcpu_translate(struct vcpu *v, uint64_t gva, uint64_t *gpa)
 
 int vcpu_set_msr(struct vcpu *v, uint32_t msr, uint64_t val)
 {
-	struct {
-		struct kvm_msrs head;
-		struct kvm_msr_entry entry;
-	} m = { .head.nmsrs = 1, .entry = { .index = msr, .data = val } };
+	union {
+		struct kvm_msrs msrs;
+		uint8_t room[sizeof(struct kvm_msrs) + sizeof(struct kvm_msr_entry)];
+	} m = { .msrs.nmsrs = 1 };
 
+	m.msrs.entries[0] = (struct kvm_msr_entry){ .index = msr, .data = val };
 	/* The result is how many were set. */
-	return ioctl(v->fd, KVM_SET_MSRS, &m) == 1 ? 0 : -EINVAL;
+	return ioctl(v->fd, KVM_SET_MSRS, &m.msrs) == 1 ? 0 : -EINVAL;
 }
 
 int vcpu_tsc_khz(struct vcpu *v)

@@ -29,6 +29,7 @@
  */
 
 #define TAIL_LEN   65536
+#define DRAIN_NS   500000000ull
 #define PANIC_TEXT "Kernel panic - not syncing"
 
 struct session {
@@ -246,14 +247,18 @@ static void on_drained(void *opaque)
 	loop_quit(s->loop);
 }
 
-/* Waits for the console's reader, unless somebody has lost patience already. */
+/*
+ * Waits for the console's reader: for ever when the guest ended by itself
+ * (a signal or the time-out still ends us), only a moment when we ended it.
+ */
 static int drain(struct session *s, struct err *err)
 {
+	bool ours = s->end.reason == END_TIMEOUT || s->end.reason == END_SIGNAL || s->end.reason == END_KEY;
 	int error;
 
-	if (s->end.reason == END_TIMEOUT || s->end.reason == END_SIGNAL || s->end.reason == END_KEY)
-		return 0;
 	loop_timer_del(s->loop, &s->grace);
+	if (ours)
+		loop_timer_set(s->loop, &s->timeout, DRAIN_NS);
 	stdio_drain(s->con, on_drained, s);
 	error = loop_run(s->loop);
 	return error ? err_sys(err, error, "waiting for events") : 0;

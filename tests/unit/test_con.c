@@ -903,19 +903,6 @@ static void in_detached(void **state)
 	close(wr);
 }
 
-static void null_con(void **state)
-{
-	struct con_client client = { .room = dev_room, .recv = dev_recv };
-	char c;
-
-	con_attach(con_null(), &client);
-	con_send(con_null(), (const uint8_t *)"x", 1);
-	con_more(con_null());
-	con_attach(con_null(), NULL);
-	con_tail_clear(con_null());
-	assert_int_equal(con_tail(con_null(), &c, 1), 0);
-}
-
 static void escape_table(void **state)
 {
 	static const struct {
@@ -1408,7 +1395,6 @@ int main(void)
 		TEST(in_file),
 		TEST(in_nothing),
 		TEST(in_detached),
-		TEST(null_con),
 		cmocka_unit_test(escape_table),
 		TEST(tty_keys),
 		TEST(tty_deaf_guest),
