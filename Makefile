@@ -15,7 +15,7 @@ kvm: FORCE
 FORCE:
 
 run: kvm
-	@tests/run
+	@tests/demo/run
 check: kvm
 	@tests/check
 check-long: kvm

@@ -41,7 +41,7 @@ void loop_free(struct loop *l); /* NULL is fine; nothing may be registered any m
 
 /* Runs until loop_quit(); the calling thread becomes the loop's own. Returns 0 or -errno of ppoll(2). */
 int loop_run(struct loop *l) __attribute__((warn_unused_result));
-void loop_quit(struct loop *l);	    /* any thread; also before loop_run(), which then returns at once */
+void loop_quit(struct loop *l);       /* any thread; also before loop_run(), which then returns at once */
 bool loop_here(const struct loop *l); /* any thread: is this the loop's own thread (or is the loop not running)? */
 
 void loop_fd_add(struct loop *l, struct loop_fd *f);

@@ -13,12 +13,12 @@
  * pci_cfg_read/write), and memory BARs that move on the memory bus as the
  * guest programs them. PCI Local Bus 3.0 chapter 6; PCIe 5.0 7.2.2.
  */
-#define PCI_CFG_SIZE	 4096
-#define PCI_MAX_BARS	 6
+#define PCI_CFG_SIZE     4096
+#define PCI_MAX_BARS     6
 #define PCI_ECAM_BUS_LEN (256ull * PCI_CFG_SIZE) /* ECAM bytes of one bus */
 
 struct pci_bar {
-	uint32_t len;		   /* bytes, a power of two from 16; 0: no such BAR */
+	uint32_t len;              /* bytes, a power of two from 16; 0: no such BAR */
 	const struct bus_ops *ops; /* accesses relative to the BAR */
 	const char *name;
 };
@@ -38,9 +38,9 @@ struct pci_func {
 	/* Told after the guest wrote config space, without a lock; may be NULL. */
 	void (*cfg_written)(void *dev, unsigned off, unsigned size);
 
-	uint8_t devfn;				       /* [c] */
+	uint8_t devfn;                                  /* [c] */
 	uint8_t cfg[PCI_CFG_SIZE], wmask[PCI_CFG_SIZE]; /* [m] the bus's lock */
-	uint32_t mapped[PCI_MAX_BARS];		       /* [m] base on the memory bus, 0: not mapped */
+	uint32_t mapped[PCI_MAX_BARS];                  /* [m] base on the memory bus, 0: not mapped */
 };
 
 struct pci_bus;
@@ -51,7 +51,7 @@ struct pci_bus;
  * @mem must outlive the bus.
  */
 int pci_new(struct bus *mem, uint64_t ecam_base, uint32_t mmio_base, uint32_t mmio_len, struct pci_bus **out,
-	    struct err *err);
+            struct err *err);
 void pci_free(struct pci_bus *b); /* NULL is fine */
 
 /* Adds @f at @devfn (slot << 3 | function): -EEXIST when taken, -ENOSPC when its BARs do not fit. */

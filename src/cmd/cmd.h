@@ -15,7 +15,7 @@
 struct command {
 	const char *name;
 	int (*main)(int argc, char **argv); /* argv[0] is the command's name; returns the exit status */
-	const char *args;		    /* for the list in `kvm help` */
+	const char *args;                   /* for the list in `kvm help` */
 	const char *summary;
 	const char *help; /* the rest of `kvm help NAME`; may be NULL */
 };

@@ -14,14 +14,14 @@
  * register behind our generic event device.
  */
 #define PM_SLEEP_CONTROL 0 /* SLP_TYPx bits 2-4, SLP_EN bit 5 */
-#define PM_SLEEP_STATUS	 1 /* WAK_STS bit 7 */
-#define PM_RESET	 2 /* PM_RESET_VALUE resets */
-#define PM_EVENTS	 3 /* read: pending events, and clears them */
-#define PM_LEN		 4
+#define PM_SLEEP_STATUS  1 /* WAK_STS bit 7 */
+#define PM_RESET         2 /* PM_RESET_VALUE resets */
+#define PM_EVENTS        3 /* read: pending events, and clears them */
+#define PM_LEN           4
 
-#define PM_SLP_TYP_S5	5
-#define PM_RESET_VALUE	1
-#define PM_EVENT_BUTTON 0x01 /* power button pressed */
+#define PM_SLP_TYP_S5    5
+#define PM_RESET_VALUE   1
+#define PM_EVENT_BUTTON  0x01 /* power button pressed */
 
 struct pm;
 

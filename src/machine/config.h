@@ -11,12 +11,12 @@ struct config {
 	const char *kernel;  /* path */
 	const char *initrd;  /* path, or NULL */
 	const char *cmdline; /* the whole of it */
-	uint64_t mem;	     /* bytes */
+	uint64_t mem;        /* bytes */
 	unsigned ncpus;
-	bool no_reboot;	  /* a reset ends the VM */
+	bool no_reboot; /* a reset ends the VM */
 	bool hugepages;
 	uint64_t timeout; /* ns, 0: none */
-	uint64_t grace;	  /* ns after a polite stop */
+	uint64_t grace;   /* ns after a polite stop */
 };
 
 #endif

@@ -19,8 +19,8 @@ struct machine;
 enum machine_event {
 	MACHINE_POWEROFF,
 	MACHINE_RESET,
-	MACHINE_PANIC,	      /* pvpanic */
-	MACHINE_EXIT,	      /* debug exit port: @code */
+	MACHINE_PANIC,        /* pvpanic */
+	MACHINE_EXIT,         /* debug exit port: @code */
 	MACHINE_TRIPLE_FAULT, /* of vCPU @code */
 	MACHINE_CPU_ERROR,    /* KVM gave up on vCPU @code */
 };

@@ -326,7 +326,7 @@ static int wire_ports(struct arch_board *b, struct err *err)
 		{ "COM2", com[1], UART_LEN, &uart_ops, b->uart[1] },
 		{ "COM3", com[2], UART_LEN, &uart_ops, b->uart[2] },
 		{ "COM4", com[3], UART_LEN, &uart_ops, b->uart[3] },
-		{ "i8042 data", PORT_I8042, 1, &i8042_ops, b },
+		{ "i8042", PORT_I8042, 5, &i8042_ops, b },
 		{ "RTC", PORT_RTC, 2, &rtc_ops, b->rtc },
 		{ "debug exit", PORT_DEBUG_EXIT, 4, &exit_ops, b },
 		{ "power management", PORT_PM, PM_LEN, &pm_ops, b->pm },

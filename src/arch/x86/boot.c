@@ -74,18 +74,25 @@ uint64_t boot_initrd_addr(const struct kernel *k, uint64_t size, uint64_t low_ra
 	return addr >= k->end ? addr : 0;
 }
 
+static uint64_t page_up(uint64_t addr)
+{
+	return (addr + PAGE - 1) & ~(PAGE - 1);
+}
+
 static int load_initrd(const struct kernel *k, const struct initrd *rd, const struct gmem *mem, uint64_t *addr,
                        struct err *err)
 {
+	uint64_t max = k->initrd_max + 1 < MM_LOW_RAM_END ? k->initrd_max + 1 : MM_LOW_RAM_END;
+	uint64_t end = page_up(k->end);
 	int error;
 
 	*addr = boot_initrd_addr(k, rd->size, mem->bank[0].len);
-	if (!*addr && k->end + rd->size > k->initrd_max)
+	if (!*addr && (end > max || rd->size > max - end))
 		return err_set(err, -EFBIG, "initrd %s: too large: this kernel takes at most %llu MiB", rd->path,
-		               (unsigned long long)(k->initrd_max > k->end ? (k->initrd_max - k->end) >> 20 : 0));
+		               (unsigned long long)(max > end ? (max - end) >> 20 : 0));
 	if (!*addr)
 		return err_set(err, -ENOMEM, "kernel and initrd need at least %llu MiB of memory (-m), not %llu",
-		               (unsigned long long)((k->end + rd->size + PAGE + (1 << 20) - 1) >> 20),
+		               (unsigned long long)((end + rd->size + (1 << 20) - 1) >> 20),
 		               (unsigned long long)(mem->bank[0].len >> 20));
 	error = read_at(rd->fd, low(mem, *addr, rd->size), rd->size, 0);
 	if (error)

@@ -20,7 +20,7 @@ struct initrd {
  * to know into RAM. @rsdp is the guest-physical address of ACPI's RSDP.
  */
 int boot_load(const struct kernel *k, const struct initrd *initrd, const char *cmdline, uint64_t rsdp,
-	      const struct gmem *mem, struct err *err);
+              const struct gmem *mem, struct err *err);
 
 /* The registers of the first CPU at the kernel's entry; @sregs holds a CPU's after reset. */
 void boot_regs(const struct kernel *k, struct kvm_regs *regs, struct kvm_sregs *sregs);

@@ -14,6 +14,7 @@
 #define ENTRY64_OFF   0x200 /* 64-bit entry, from the load address */
 #define SECTOR        512
 #define PROTO_CMDLINE 0x0202 /* cmd_line_ptr: older ones are not worth a second way */
+#define PROTO_SYSSIZE 0x0204 /* syssize has 32 bits */
 
 /* Copies the header that is in the file; fields of later versions stay zero. */
 static int read_header(struct kernel *k, const uint8_t *head, size_t len, struct err *err)
@@ -51,27 +52,26 @@ static void read_version(struct kernel *k, const uint8_t *head, size_t len)
 static int find_payload(struct kernel *k, struct err *err)
 {
 	uint64_t setup = (k->hdr.setup_sects ? k->hdr.setup_sects : 4u) * SECTOR + SECTOR;
-	uint64_t want = (uint64_t)k->hdr.syssize * 16;
+	uint64_t want = (uint64_t)k->hdr.syssize * 16, have = k->size > setup ? k->size - setup : 0;
 	struct kernel_segment *s = &k->seg[0];
 
-	if (k->hdr.version < 0x0204)
-		want &= 0xfffff; /* only 16 bits of syssize were defined */
+	if (k->hdr.version < PROTO_SYSSIZE)
+		want = have ? have : 1; /* syssize had 16 bits and is wrong for a big kernel: all that is there */
 	if (!want)
 		return err_set(err, -EINVAL, "%s: damaged: the kernel header gives no size", k->path);
-	/* syssize counts in paragraphs: the file may end inside the last one; it may also go on (signature, padding).
-	 */
-	if (k->size + 15 < setup + want)
+	/* syssize counts paragraphs: the file may end in the last one. It may also go on (signature, padding). */
+	if (!have || have + 15 < want)
 		return err_set(err, -EINVAL, "%s: truncated: it has %llu bytes, the header promises %llu", k->path,
 		               (unsigned long long)k->size, (unsigned long long)(setup + want));
 	s->offset = setup;
-	s->filesz = want < k->size - setup ? want : k->size - setup;
+	s->filesz = want < have ? want : have;
 	s->memsz = s->filesz;
 	k->nsegs = 1;
 	return 0;
 }
 
 /* Where it is loaded, and what it occupies until it runs decompressed. */
-static void place(struct kernel *k)
+static int place(struct kernel *k, struct err *err)
 {
 	bool has_pref = k->hdr.version >= 0x020a && k->hdr.init_size;
 	uint64_t pref = has_pref ? k->hdr.pref_address : MM_HIGH_LOAD;
@@ -84,6 +84,10 @@ static void place(struct kernel *k)
 	if (k->end < load + k->seg[0].filesz)
 		k->end = load + k->seg[0].filesz;
 	k->entry = k->kind == KERNEL_LINUX64 ? load + ENTRY64_OFF : load;
+	if (pref < MM_HIGH_LOAD || pref + need < pref || k->end < load || k->entry >= k->end)
+		return err_set(err, -EINVAL, "%s: damaged: the kernel header asks for address 0x%llx", k->path,
+		               (unsigned long long)pref);
+	return 0;
 }
 
 int bzimage_parse(struct kernel *k, const uint8_t *head, size_t len, struct err *err)
@@ -102,9 +106,5 @@ int bzimage_parse(struct kernel *k, const uint8_t *head, size_t len, struct err 
 	k->kind = k->hdr.version >= 0x020c && (k->hdr.xloadflags & XLF_KERNEL_64) ? KERNEL_LINUX64 : KERNEL_LINUX32;
 	k->cmdline_max = k->hdr.version >= 0x0206 && k->hdr.cmdline_size ? k->hdr.cmdline_size : 255;
 	k->initrd_max = k->hdr.version >= 0x0203 && k->hdr.initrd_addr_max ? k->hdr.initrd_addr_max : 0x37ffffff;
-	place(k);
-	if (k->seg[0].paddr < MM_HIGH_LOAD || k->end < k->seg[0].paddr)
-		return err_set(err, -EINVAL, "%s: damaged: the kernel header asks for address 0x%llx", k->path,
-		               (unsigned long long)k->seg[0].paddr);
-	return 0;
+	return place(k, err);
 }

@@ -10,13 +10,14 @@
 
 /* What the guest's CPUs shall be, and what this host can do beyond KVM_GET_SUPPORTED_CPUID. */
 struct cpuid_config {
-	unsigned ncpus;	    /* 1 to 254: one package, ncpus cores, one thread each */
-	bool tsc_deadline;  /* KVM_CAP_TSC_DEADLINE_TIMER */
-	uint64_t xcr0;	    /* XCR0 bits the guest may use (AMX only after ARCH_REQ_XCOMP_GUEST_PERM) */
-	uint32_t tsc_khz;   /* 0: unknown */
-	uint32_t bus_khz;   /* APIC timer frequency for leaf 0x15-less kernels, 0: unknown */
-	uint32_t host_cache[8][4]; /* the host's own leaf 4 (Intel) or 0x8000001d (AMD) subleaves, eax first; eax 0 ends */
-	uint32_t host_id[4][4];	   /* the host's own 0x80000002 to 0x80000005: brand string, AMD's L1 caches and TLBs */
+	unsigned ncpus;    /* 1 to 254: one package, ncpus cores, one thread each */
+	bool tsc_deadline; /* KVM_CAP_TSC_DEADLINE_TIMER */
+	uint64_t xcr0;     /* XCR0 bits the guest may use (AMX only after ARCH_REQ_XCOMP_GUEST_PERM) */
+	uint32_t tsc_khz;  /* 0: unknown */
+	uint32_t bus_khz;  /* APIC timer frequency for leaf 0x15-less kernels, 0: unknown */
+	uint32_t host_cache[8]
+	                   [4]; /* the host's own leaf 4 (Intel) or 0x8000001d (AMD) subleaves, eax first; eax 0 ends */
+	uint32_t host_id[4][4]; /* the host's own 0x80000002 to 0x80000005: brand string, AMD's L1 caches and TLBs */
 };
 
 /*
@@ -30,7 +31,7 @@ struct cpuid_config {
  * Returns 0, or -ENOSPC.
  */
 int cpuid_build(const struct kvm_cpuid2 *supported, const struct cpuid_config *cfg, unsigned index,
-		struct kvm_cpuid2 *out);
+                struct kvm_cpuid2 *out);
 
 /*
  * Fills in @cfg->xcr0 (asking for AMX permission where the host has it),

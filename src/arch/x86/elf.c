@@ -40,6 +40,8 @@ static int read_ehdr(const struct kernel *k, const uint8_t *head, size_t len, st
 		return truncated(k, err);
 	if (head[EI_DATA] != ELFDATA2LSB)
 		return bad(k, err, "big-endian ELF");
+	if (head[EI_CLASS] != ELFCLASS64 && head[EI_CLASS] != ELFCLASS32)
+		return bad(k, err, "an unknown ELF class");
 	if (head[EI_CLASS] == ELFCLASS64) {
 		memcpy(&im->eh, head, sizeof(im->eh));
 	} else {

@@ -6,8 +6,8 @@
 #include "bus/gmem.h"
 
 #include <asm/bootparam.h>
-#include <stddef.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* A kernel file: a Linux bzImage (Documentation/arch/x86/boot.rst) or an ELF image. */
@@ -15,14 +15,14 @@
 enum kernel_entry {
 	KERNEL_LINUX64, /* 64-bit boot protocol: long mode, rsi = boot_params */
 	KERNEL_LINUX32, /* 32-bit boot protocol: protected mode, esi = boot_params */
-	KERNEL_PVH,	/* Xen's PVH protocol: protected mode, ebx = hvm_start_info */
+	KERNEL_PVH,     /* Xen's PVH protocol: protected mode, ebx = hvm_start_info */
 };
 
 #define KERNEL_MAX_SEGMENTS 16
 
 struct kernel_segment {
 	uint64_t offset, filesz; /* in the file */
-	uint64_t paddr, memsz;	 /* in the guest; beyond filesz it is zero */
+	uint64_t paddr, memsz;   /* in the guest; beyond filesz it is zero */
 };
 
 struct kernel {
@@ -33,11 +33,11 @@ struct kernel {
 	uint64_t entry; /* guest-physical */
 	unsigned nsegs;
 	struct kernel_segment seg[KERNEL_MAX_SEGMENTS];
-	uint64_t first, end;	  /* what the kernel needs for itself while it starts */
-	uint64_t initrd_max;	  /* last address an initrd may occupy */
-	uint32_t cmdline_max;	  /* characters, without the final NUL */
-	bool is_linux;		  /* and not some other guest in the same clothes */
-	char version[128];	  /* of a bzImage, up to the first blank; "" where unknown */
+	uint64_t first, end;     /* what the kernel needs for itself while it starts */
+	uint64_t initrd_max;     /* last address an initrd may occupy */
+	uint32_t cmdline_max;    /* characters, without the final NUL */
+	bool is_linux;           /* and not some other guest in the same clothes */
+	char version[128];       /* of a bzImage, up to the first blank; "" where unknown */
 	struct setup_header hdr; /* of a bzImage; for ELF what a boot loader would fill in */
 };
 

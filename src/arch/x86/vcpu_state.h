@@ -7,8 +7,9 @@
 #include "base/err.h"
 #include "kvm/vcpu.h"
 
-/* Gives a fresh vCPU its CPUID, MSRs and local APIC; @k: it is the first one and starts there, NULL: it waits for SIPI. */
+/* Gives a fresh vCPU its CPUID, MSRs and local APIC; @k: it is the first one and starts there, NULL: it waits for SIPI.
+ */
 int vcpu_state_init(struct vm *vm, struct vcpu *v, const struct cpuid_config *cfg, const struct kernel *k,
-		    struct err *err);
+                    struct err *err);
 
 #endif
