@@ -175,6 +175,24 @@ void loop_post(struct loop *l, struct loop_task *t)
 		loop_wake(l);
 }
 
+void loop_task_del(struct loop *l, struct loop_task *t)
+{
+	struct loop_task **p;
+
+	assert(loop_here(l));
+	pthread_mutex_lock(&l->lock);
+	for (p = &l->tasks; *p && *p != t; p = &(*p)->next)
+		;
+	if (*p) {
+		*p = t->next;
+		if (!*p)
+			l->tasks_end = p;
+		l->ntasks--;
+	}
+	t->posted = false;
+	pthread_mutex_unlock(&l->lock);
+}
+
 static struct loop_task *task_pop(struct loop *l)
 {
 	struct loop_task *t;
@@ -204,11 +222,10 @@ static unsigned task_count(struct loop *l)
 
 static void run_tasks(struct loop *l)
 {
-	for (unsigned n = task_count(l); n; n--) {
-		struct loop_task *t = task_pop(l); /* only this thread takes tasks: it is there */
+	struct loop_task *t;
 
+	for (unsigned n = task_count(l); n && (t = task_pop(l)); n--) /* a callback may take others back */
 		t->cb(t);
-	}
 	if (task_count(l))
 		loop_wake(l); /* for the next turn: posting to a list that is not empty wakes nobody */
 }

@@ -57,4 +57,7 @@ void loop_timer_del(struct loop *l, struct loop_timer *t);
  */
 void loop_post(struct loop *l, struct loop_task *t);
 
+/* Takes back a task that may be posted: its callback does not run after this, unless posted again. */
+void loop_task_del(struct loop *l, struct loop_task *t);
+
 #endif

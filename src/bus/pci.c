@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "bus/pci.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <linux/pci_regs.h>
 #include <pthread.h>
@@ -28,7 +29,7 @@ struct pci_bus {
 	uint32_t mmio_base, mmio_len; /* [c] */
 	uint64_t mmio_next;           /* [m] first address not yet given to a BAR */
 	pthread_mutex_t lock;
-	struct pci_func *func[MAX_DEVFN]; /* [m] */
+	struct pci_func *func[MAX_DEVFN]; /* [c] while vCPUs run */
 	struct pci_func bridge;
 };
 
@@ -61,6 +62,12 @@ static uint32_t wanted(const struct pci_bus *b, const struct pci_func *f, unsign
 	return on && f->bar[i].len && in_mmio(b, base, f->bar[i].len) ? base : 0;
 }
 
+static void tell_mapped(struct pci_func *f, unsigned i)
+{
+	if (f->bar_mapped)
+		f->bar_mapped(f->dev, i, f->mapped[i]);
+}
+
 static void unmap_bars(struct pci_bus *b, struct pci_func *f)
 {
 	for (unsigned i = 0; i < PCI_MAX_BARS; i++) {
@@ -68,6 +75,7 @@ static void unmap_bars(struct pci_bus *b, struct pci_func *f)
 			continue;
 		bus_del(b->mem, f->mapped[i]);
 		f->mapped[i] = 0;
+		tell_mapped(f, i);
 	}
 }
 
@@ -78,8 +86,10 @@ static void map_bars(struct pci_bus *b, struct pci_func *f)
 		uint32_t base = wanted(b, f, i);
 		struct window w = { .name = bar->name, .base = base, .len = bar->len, .ops = bar->ops, .dev = f->dev };
 
-		if (base && !f->mapped[i] && !bus_add(b->mem, &w))
+		if (base && !f->mapped[i] && !bus_add(b->mem, &w)) {
 			f->mapped[i] = base;
+			tell_mapped(f, i);
+		}
 	}
 }
 
@@ -102,11 +112,12 @@ static bool moves_bars(unsigned off, unsigned size)
 
 uint32_t pci_cfg_read(struct pci_bus *b, uint8_t devfn, unsigned off, unsigned size)
 {
+	struct pci_func *f = b->func[devfn];
 	uint32_t val = ~0u;
-	struct pci_func *f;
 
+	if (f && f->cfg_reading)
+		f->cfg_reading(f->dev, off, size);
 	pthread_mutex_lock(&b->lock);
-	f = b->func[devfn];
 	if (f && off <= PCI_CFG_SIZE - size)
 		val = get(&f->cfg[off], size);
 	pthread_mutex_unlock(&b->lock);
@@ -124,12 +135,11 @@ static void cfg_write(struct pci_bus *b, struct pci_func *f, unsigned off, unsig
 
 void pci_cfg_write(struct pci_bus *b, uint8_t devfn, unsigned off, unsigned size, uint32_t val)
 {
-	struct pci_func *f;
+	struct pci_func *f = b->func[devfn];
 
 	if (off > PCI_CFG_SIZE - size)
 		return;
 	pthread_mutex_lock(&b->lock);
-	f = b->func[devfn];
 	if (f)
 		cfg_write(b, f, off, size, val);
 	pthread_mutex_unlock(&b->lock);
@@ -167,6 +177,7 @@ static void init_header(struct pci_func *f)
 	put(&f->cfg[PCI_CLASS_REVISION], f->class_rev, 4);
 	put(&f->cfg[PCI_SUBSYSTEM_VENDOR_ID], f->subvendor, 2);
 	put(&f->cfg[PCI_SUBSYSTEM_ID], f->subdevice, 2);
+	f->cfg[PCI_INTERRUPT_PIN] = f->pin;
 	put(&f->wmask[PCI_COMMAND], PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER | PCI_COMMAND_INTX_DISABLE, 2);
 	f->wmask[PCI_CACHE_LINE_SIZE] = 0xff;
 	f->wmask[PCI_INTERRUPT_LINE] = 0xff;
@@ -200,10 +211,44 @@ static void mark_multifunction(struct pci_func *const slot[8])
 			slot[0]->cfg[PCI_HEADER_TYPE] |= 0x80;
 }
 
+uint32_t pci_peek(const struct pci_func *f, unsigned off, unsigned size)
+{
+	uint32_t val;
+
+	pthread_mutex_lock(&f->bus->lock);
+	val = get(&f->cfg[off], size);
+	pthread_mutex_unlock(&f->bus->lock);
+	return val;
+}
+
+void pci_poke(struct pci_func *f, unsigned off, unsigned size, uint32_t val)
+{
+	pthread_mutex_lock(&f->bus->lock);
+	put(&f->cfg[off], val, size);
+	pthread_mutex_unlock(&f->bus->lock);
+}
+
+unsigned pci_add_cap(struct pci_func *f, const uint8_t *body, const uint8_t *wmask, unsigned len)
+{
+	unsigned off = f->caps_end ? f->caps_end : PCI_STD_HEADER_SIZEOF;
+
+	assert(off + len <= PCI_CFG_SPACE_SIZE);
+	memcpy(&f->cfg[off], body, len);
+	if (wmask)
+		memcpy(&f->wmask[off], wmask, len);
+	/* The newest goes in front of the list. */
+	f->cfg[off + PCI_CAP_LIST_NEXT] = f->cfg[PCI_CAPABILITY_LIST];
+	f->cfg[PCI_CAPABILITY_LIST] = (uint8_t)off;
+	f->cfg[PCI_STATUS] |= PCI_STATUS_CAP_LIST;
+	f->caps_end = (off + len + 3) & ~3u;
+	return off;
+}
+
 static int add(struct pci_bus *b, struct pci_func *f, uint8_t devfn)
 {
 	if (b->func[devfn])
 		return -EEXIST;
+	f->bus = b;
 	f->devfn = devfn;
 	init_header(f);
 	if (place_bars(b, f) < 0)
@@ -257,14 +302,26 @@ int pci_new(struct bus *mem, uint64_t ecam_base, uint32_t mmio_base, uint32_t mm
 	return pci_add(b, &b->bridge, 0, err);
 }
 
+void pci_del(struct pci_func *f)
+{
+	struct pci_bus *b = f->bus;
+
+	if (!b || b->func[f->devfn] != f)
+		return;
+	pthread_mutex_lock(&b->lock);
+	b->func[f->devfn] = NULL;
+	f->cfg[PCI_COMMAND] = 0;
+	unmap_bars(b, f);
+	pthread_mutex_unlock(&b->lock);
+}
+
 void pci_free(struct pci_bus *b)
 {
 	if (!b)
 		return;
 	for (unsigned d = 0; d < MAX_DEVFN; d++)
-		for (unsigned i = 0; b->func[d] && i < PCI_MAX_BARS; i++)
-			if (b->func[d]->mapped[i])
-				bus_del(b->mem, b->func[d]->mapped[i]);
+		if (b->func[d])
+			pci_del(b->func[d]);
 	bus_del(b->mem, b->ecam_base);
 	pthread_mutex_destroy(&b->lock);
 	free(b);

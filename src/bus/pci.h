@@ -33,11 +33,18 @@ struct pci_func {
 	const char *name;
 	uint16_t vendor, device, subvendor, subdevice;
 	uint32_t class_rev; /* class << 8 | revision */
+	uint8_t pin;        /* INTA 1 … INTD 4, 0: none */
 	struct pci_bar bar[PCI_MAX_BARS];
 	void *dev; /* for the BARs' ops and the hook below */
 	/* Told after the guest wrote config space, without a lock; may be NULL. */
 	void (*cfg_written)(void *dev, unsigned off, unsigned size);
+	/* Told before the guest reads config space, without a lock; may be NULL. */
+	void (*cfg_reading)(void *dev, unsigned off, unsigned size);
+	/* BAR @bar is now at @base on the memory bus, 0: nowhere. Under the bus's lock; may be NULL. */
+	void (*bar_mapped)(void *dev, unsigned bar, uint32_t base);
 
+	struct pci_bus *bus;                            /* [c] */
+	unsigned caps_end;                              /* [c] */
 	uint8_t devfn;                                  /* [c] */
 	uint8_t cfg[PCI_CFG_SIZE], wmask[PCI_CFG_SIZE]; /* [m] the bus's lock */
 	uint32_t mapped[PCI_MAX_BARS];                  /* [m] base on the memory bus, 0: not mapped */
@@ -56,6 +63,23 @@ void pci_free(struct pci_bus *b); /* NULL is fine */
 
 /* Adds @f at @devfn (slot << 3 | function): -EEXIST when taken, -ENOSPC when its BARs do not fit. */
 int pci_add(struct pci_bus *b, struct pci_func *f, uint8_t devfn, struct err *err);
+
+/*
+ * The device's own view of its config space: @size bytes at @off. pci_poke()
+ * changes any bit and triggers nothing. Any thread.
+ */
+uint32_t pci_peek(const struct pci_func *f, unsigned off, unsigned size);
+void pci_poke(struct pci_func *f, unsigned off, unsigned size, uint32_t val);
+
+/*
+ * Adds a capability of @len bytes, whose id is body[0] and whose link is
+ * filled in; @wmask (or NULL) says which bits the guest may write. Returns its offset. Before anything
+ * runs; asserts that there is room.
+ */
+unsigned pci_add_cap(struct pci_func *f, const uint8_t *body, const uint8_t *wmask, unsigned len);
+
+/* Takes @f off its bus; it need not be on one. vCPUs are stopped. */
+void pci_del(struct pci_func *f);
 
 /* Config accesses; also what ECAM and the ports end in. Any thread. */
 uint32_t pci_cfg_read(struct pci_bus *b, uint8_t devfn, unsigned off, unsigned size);

@@ -271,6 +271,7 @@ static int exit_status(const struct session_end *e)
 	case END_INTERNAL_ERROR: return EXIT_CRASH;
 	case END_TIMEOUT: return EXIT_TIMED_OUT;
 	case END_SIGNAL: return EXIT_BY_SIGNAL + e->code;
+	case END_ERROR: return EXIT_HOST;
 	}
 	abort();
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "kvm/vm_impl.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -131,6 +130,8 @@ int vm_new(const struct vm_config *cfg, struct vm **out, struct err *err)
 		error = add_ram(vm, cfg->mem, err);
 	if (!error)
 		error = read_cpuid(vm, err);
+	if (!error)
+		error = irq_routes_new(vm, err);
 	if (error) {
 		vm_free(vm);
 		return error;
@@ -147,6 +148,7 @@ void vm_free(struct vm *vm)
 		close(vm->fd);
 	if (vm->kvm_fd >= 0)
 		close(vm->kvm_fd);
+	irq_routes_free(vm);
 	free(vm->cpuid);
 	free(vm);
 }
@@ -154,19 +156,4 @@ void vm_free(struct vm *vm)
 const struct kvm_cpuid2 *vm_cpuid(struct vm *vm)
 {
 	return vm->cpuid;
-}
-
-static void line_set(struct irq *irq, bool level)
-{
-	const struct vm *vm = irq->opaque;
-	struct kvm_irq_level l = { .irq = irq->line, .level = level };
-	int r = ioctl(vm->fd, KVM_IRQ_LINE, &l);
-
-	assert(r == 0); /* a line of the irqchip we made */
-	(void)r;
-}
-
-void vm_irq(struct vm *vm, unsigned gsi, struct irq *out)
-{
-	*out = (struct irq){ .set = line_set, .opaque = vm, .line = gsi };
 }

@@ -38,4 +38,7 @@ const struct kvm_cpuid2 *vm_cpuid(struct vm *vm);
 /* An interrupt line of the in-kernel irqchip (KVM_IRQ_LINE). */
 void vm_irq(struct vm *vm, unsigned gsi, struct irq *out);
 
+/* MSIs by irqfd and doorbells by ioeventfd. */
+struct evt_hub vm_evt_hub(struct vm *vm);
+
 #endif

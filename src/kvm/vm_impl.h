@@ -6,6 +6,8 @@
 
 #include "kvm/vm.h"
 
+#include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 struct vm {
@@ -14,6 +16,10 @@ struct vm {
 	size_t run_len; /* bytes of struct kvm_run and what follows it */
 	struct bus *ports, *mmio;
 	struct kvm_cpuid2 *cpuid;
+	struct irq_routes *routes; /* irq.c */
 };
+
+int irq_routes_new(struct vm *vm, struct err *err);
+void irq_routes_free(struct vm *vm); /* nothing to free is fine */
 
 #endif

@@ -70,6 +70,7 @@ const char *end_reason_name(enum end_reason reason)
 		[END_TIMEOUT] = "timeout",
 		[END_SIGNAL] = "signal",
 		[END_KEY] = "key",
+		[END_ERROR] = "error",
 	};
 
 	return name[reason];
@@ -253,7 +254,8 @@ static void on_drained(void *opaque)
  */
 static int drain(struct session *s, struct err *err)
 {
-	bool ours = s->end.reason == END_TIMEOUT || s->end.reason == END_SIGNAL || s->end.reason == END_KEY;
+	bool ours = s->end.reason == END_ERROR || s->end.reason == END_TIMEOUT || s->end.reason == END_SIGNAL ||
+	            s->end.reason == END_KEY;
 	int error;
 
 	loop_timer_del(s->loop, &s->grace);
@@ -279,13 +281,19 @@ static int boot(struct session *s, struct err *err)
 	error = machine_new(s->cfg, &parts, &s->m, err);
 	if (!error)
 		error = machine_start(s->m, err);
-	if (error)
+	if (error) {
+		struct err dull;
+
+		decide(s, END_ERROR, 0);
+		(void)drain(s, &dull); /* what an earlier boot has said; @err is the news */
 		return error;
+	}
 	stdio_start(s->con);
 	error = loop_run(s->loop);
 	if (error)
 		return err_sys(err, error, "waiting for events");
 	machine_stop(s->m);
+	loop_task_del(s->loop, &s->event_task); /* an event that came too late */
 	if (!s->over)
 		judge(s);
 	if (s->over)

@@ -17,6 +17,7 @@ enum end_reason {
 	END_TIMEOUT,
 	END_SIGNAL, /* @code is its number */
 	END_KEY,    /* ^A x */
+	END_ERROR,  /* a host error at a reboot; never comes out of session_run() */
 };
 
 struct session_end {

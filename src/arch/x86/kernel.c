@@ -111,7 +111,7 @@ static int load_segment(const struct kernel *k, const struct kernel_segment *s, 
 int kernel_load(const struct kernel *k, const struct gmem *mem, struct err *err)
 {
 	if (k->end > MM_LOW_RAM_END)
-		return err_set(err, -ENOMEM, "%s: wants to reach up to 0x%llx, where no machine has memory for a kernel",
+		return err_set(err, -ENOMEM, "%s: reaches up to 0x%llx, where no machine has memory for a kernel",
 		               k->path, (unsigned long long)k->end);
 	if (k->end > mem->bank[0].len)
 		return err_set(err, -ENOMEM, "%s: this kernel needs at least %llu MiB of memory (-m), not %llu",

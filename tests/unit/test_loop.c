@@ -1,0 +1,878 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * The event loop. Nothing here measures time: a wake-up that gets lost hangs
+ * the test, a callback that must not come fails it. Timers an hour away stand
+ * for "never".
+ */
+#include "base/loop.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define LEN(a)             (sizeof(a) / sizeof(*(a)))
+#define OUTER(p, type, at) ((type *)(void *)((char *)(p)-offsetof(type, at)))
+#define HOUR               3600000000000ull
+#define STORM_THREADS      4
+#define STORM_POSTS        20000
+#define PING_ROUNDS        2000
+
+/* A pipe with its reading end on the loop. */
+struct chan {
+	struct loop_fd f;
+	struct loop *l;
+	int wr;
+	struct chan *victim;  /* removed by the callback */
+	struct chan *newborn; /* added by it */
+	bool quit;
+	unsigned calls;
+	short revents;
+};
+
+struct timer {
+	struct loop_timer t;
+	struct loop *l;
+	struct timer *victim;
+	unsigned again; /* how often it sets itself once more */
+	bool quit;
+	unsigned calls, order; /* @order: when it fired, from 1 */
+	unsigned *clock;
+};
+
+struct task {
+	struct loop_task t;
+	struct loop *l;
+	unsigned again;
+	bool quit;
+	unsigned calls;
+};
+
+static struct loop *new_loop(void)
+{
+	struct loop *l;
+	struct err err;
+
+	assert_int_equal(loop_new(&l, &err), 0);
+	return l;
+}
+
+static int setup(void **state)
+{
+	*state = new_loop();
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	loop_free(*state);
+	return 0;
+}
+
+static void chan_cb(struct loop_fd *f, short revents)
+{
+	struct chan *c = OUTER(f, struct chan, f);
+	char byte;
+
+	c->calls++;
+	c->revents = revents;
+	if (revents & POLLIN)
+		assert_in_range(read(f->fd, &byte, 1), 0, 1);
+	if (c->victim)
+		loop_fd_del(c->l, &c->victim->f);
+	if (c->newborn)
+		loop_fd_add(c->l, &c->newborn->f);
+	c->victim = c->newborn = NULL;
+	if (c->quit)
+		loop_quit(c->l);
+}
+
+static void chan_init(struct chan *c, struct loop *l)
+{
+	int p[2];
+
+	assert_int_equal(pipe2(p, O_CLOEXEC), 0);
+	*c = (struct chan){ .f = { .fd = p[0], .events = POLLIN, .cb = chan_cb }, .l = l, .wr = p[1] };
+}
+
+static void chan_fini(struct chan *c)
+{
+	close(c->f.fd);
+	if (c->wr >= 0)
+		close(c->wr);
+}
+
+static void chan_send(struct chan *c)
+{
+	assert_int_equal(write(c->wr, "x", 1), 1);
+}
+
+static void timer_cb(struct loop_timer *lt)
+{
+	struct timer *t = OUTER(lt, struct timer, t);
+
+	assert_false(lt->armed);
+	t->calls++;
+	if (t->clock)
+		t->order = ++*t->clock;
+	if (t->victim)
+		loop_timer_del(t->l, &t->victim->t);
+	if (t->again) {
+		t->again--;
+		loop_timer_set(t->l, lt, 0);
+	} else if (t->quit) {
+		loop_quit(t->l);
+	}
+}
+
+static struct timer timer_new(struct loop *l)
+{
+	return (struct timer){ .t = { .cb = timer_cb }, .l = l };
+}
+
+static void task_cb(struct loop_task *lt)
+{
+	struct task *t = OUTER(lt, struct task, t);
+
+	assert_true(loop_here(t->l));
+	t->calls++;
+	if (t->again) {
+		t->again--;
+		loop_post(t->l, lt);
+	} else if (t->quit) {
+		loop_quit(t->l);
+	}
+}
+
+static struct task task_new(struct loop *l)
+{
+	return (struct task){ .t = { .cb = task_cb }, .l = l };
+}
+
+static void run(struct loop *l)
+{
+	assert_int_equal(loop_run(l), 0);
+}
+
+static void free_null(void **state)
+{
+	loop_free(NULL);
+}
+
+/* Each quit ends one run, and only one. */
+static void quit_before_run(void **state)
+{
+	struct loop *l = *state;
+	struct task t = task_new(l);
+
+	loop_quit(l);
+	run(l);
+	t.quit = true;
+	loop_post(l, &t.t);
+	run(l);
+	assert_int_equal(t.calls, 1);
+	loop_quit(l);
+	loop_quit(l);
+	run(l);
+}
+
+static void fd_ready(void **state)
+{
+	struct chan a, b;
+
+	chan_init(&a, *state);
+	chan_init(&b, *state);
+	loop_fd_add(*state, &a.f);
+	loop_fd_add(*state, &b.f);
+	a.quit = true;
+	chan_send(&a);
+	run(*state);
+	assert_int_equal(a.calls, 1);
+	assert_int_equal(a.revents, POLLIN);
+	assert_int_equal(b.calls, 0);
+	loop_fd_del(*state, &a.f);
+	loop_fd_del(*state, &b.f);
+	loop_fd_del(*state, &b.f); /* once more is nothing */
+	chan_fini(&a);
+	chan_fini(&b);
+}
+
+static void fd_hangup(void **state)
+{
+	struct chan c;
+
+	chan_init(&c, *state);
+	c.quit = true;
+	loop_fd_add(*state, &c.f);
+	close(c.wr);
+	c.wr = -1;
+	run(*state);
+	assert_int_equal(c.revents, POLLHUP);
+	loop_fd_del(*state, &c.f);
+	chan_fini(&c);
+}
+
+/* A file, which epoll would refuse, is always ready, also at its end. */
+static void fd_regular_file(void **state)
+{
+	FILE *tmp = tmpfile();
+	struct chan c = { .f = { .fd = fileno(tmp), .events = POLLIN, .cb = chan_cb }, .l = *state, .quit = true };
+
+	loop_fd_add(*state, &c.f);
+	run(*state);
+	assert_int_equal(c.calls, 1);
+	assert_int_equal(c.revents & POLLIN, POLLIN);
+	loop_fd_del(*state, &c.f);
+	fclose(tmp);
+}
+
+struct waker {
+	struct loop_task t;
+	struct chan *c;
+};
+
+static void wake_cb(struct loop_task *t)
+{
+	struct chan *c = OUTER(t, struct waker, t)->c;
+
+	assert_int_equal(c->calls, 0);
+	c->f.events = POLLIN;
+}
+
+/* Without events a ready descriptor sleeps; they may be set at any time. */
+static void fd_asleep(void **state)
+{
+	struct chan sleeper, other;
+	struct waker w = { .t = { .cb = wake_cb }, .c = &sleeper };
+
+	chan_init(&sleeper, *state);
+	chan_init(&other, *state);
+	loop_fd_add(*state, &sleeper.f);
+	loop_fd_add(*state, &other.f);
+	sleeper.f.events = 0;
+	sleeper.quit = other.quit = true;
+	chan_send(&sleeper);
+	chan_send(&other);
+	run(*state);
+	assert_int_equal(sleeper.calls, 0);
+	assert_int_equal(other.calls, 1);
+	loop_post(*state, &w.t);
+	run(*state);
+	assert_int_equal(sleeper.calls, 1);
+	loop_fd_del(*state, &sleeper.f);
+	loop_fd_del(*state, &other.f);
+	chan_fini(&sleeper);
+	chan_fini(&other);
+}
+
+static void lull_cb(struct loop_fd *f, short revents)
+{
+	struct chan *c = OUTER(f, struct chan, f);
+
+	c->calls++;
+	c->victim->f.events = 0;
+	loop_quit(c->l);
+}
+
+/* Put to sleep by another callback of the same turn: not called in it either. */
+static void fd_put_to_sleep(void **state)
+{
+	struct chan c[2];
+
+	for (unsigned i = 0; i < 2; i++) {
+		chan_init(&c[i], *state);
+		c[i].f.cb = lull_cb;
+		c[i].victim = &c[1 - i];
+		loop_fd_add(*state, &c[i].f);
+		chan_send(&c[i]);
+	}
+	run(*state);
+	assert_int_equal(c[0].calls + c[1].calls, 1);
+	for (unsigned i = 0; i < 2; i++) {
+		loop_fd_del(*state, &c[i].f);
+		chan_fini(&c[i]);
+	}
+}
+
+/* Two ready ones, each removing the other: whichever comes first, the second never does. */
+static void fd_del_ready(void **state)
+{
+	struct chan c[2];
+
+	for (unsigned i = 0; i < 2; i++) {
+		chan_init(&c[i], *state);
+		c[i].victim = &c[1 - i];
+		c[i].quit = true;
+		loop_fd_add(*state, &c[i].f);
+		chan_send(&c[i]);
+	}
+	run(*state);
+	assert_int_equal(c[0].calls + c[1].calls, 1);
+	for (unsigned i = 0; i < 2; i++) {
+		loop_fd_del(*state, &c[i].f);
+		chan_fini(&c[i]);
+	}
+}
+
+static void suicide_cb(struct loop_fd *f, short revents)
+{
+	struct chan *c = OUTER(f, struct chan, f);
+	struct loop *l = c->l;
+
+	loop_fd_del(l, f);
+	chan_fini(c);
+	free(c);
+	loop_quit(l);
+}
+
+/* A callback may free its own struct: the sanitizers watch that nobody looks at it again. */
+static void fd_del_self(void **state)
+{
+	struct chan *c = malloc(sizeof(*c));
+
+	chan_init(c, *state);
+	c->f.cb = suicide_cb;
+	loop_fd_add(*state, &c->f);
+	chan_send(c);
+	run(*state);
+}
+
+/* Removed and added again within one callback: still there in the next turn. */
+static void fd_readd(void **state)
+{
+	struct chan c;
+
+	chan_init(&c, *state);
+	c.victim = c.newborn = &c;
+	loop_fd_add(*state, &c.f);
+	chan_send(&c);
+	chan_send(&c);
+	c.quit = true;
+	run(*state);
+	run(*state);
+	assert_int_equal(c.calls, 2);
+	loop_fd_del(*state, &c.f);
+	chan_fini(&c);
+}
+
+static void fd_add_in_callback(void **state)
+{
+	struct chan c[3];
+
+	for (unsigned i = 0; i < LEN(c); i++) {
+		chan_init(&c[i], *state);
+		chan_send(&c[i]);
+	}
+	c[0].newborn = &c[1];
+	c[1].newborn = &c[2];
+	c[2].quit = true;
+	loop_fd_add(*state, &c[0].f);
+	run(*state);
+	for (unsigned i = 0; i < LEN(c); i++) {
+		assert_int_equal(c[i].calls, 1);
+		loop_fd_del(*state, &c[i].f);
+		chan_fini(&c[i]);
+	}
+}
+
+static bool fires_before(const struct timer *t, unsigned a, unsigned b)
+{
+	return t[a].t.at < t[b].t.at || (t[a].t.at == t[b].t.at && a < b);
+}
+
+/* By time, and those of one time as they were set. */
+static void timer_order(void **state)
+{
+	static const unsigned ns[] = { 900000, 0, 500000, 0, 0, 700000, 1, 500000, 2, 800000 };
+	struct timer t[LEN(ns)], last = timer_new(*state);
+	unsigned clock = 0;
+
+	for (unsigned i = 0; i < LEN(ns); i++) {
+		t[i] = timer_new(*state);
+		t[i].clock = &clock;
+		loop_timer_set(*state, &t[i].t, ns[i]);
+	}
+	last.quit = true;
+	loop_timer_set(*state, &last.t, 1000000);
+	run(*state);
+	for (unsigned i = 0; i < LEN(ns); i++) {
+		unsigned order = 1;
+
+		for (unsigned j = 0; j < LEN(ns); j++)
+			order += fires_before(t, j, i);
+		assert_int_equal(t[i].calls, 1);
+		assert_int_equal(t[i].order, order);
+	}
+}
+
+/* A timer is moved forth and back, and fires once. */
+static void timer_move(void **state)
+{
+	struct timer t = timer_new(*state), u = timer_new(*state);
+
+	t.quit = true;
+	loop_timer_set(*state, &u.t, HOUR);
+	loop_timer_set(*state, &t.t, 2 * HOUR);
+	loop_timer_set(*state, &t.t, 0);
+	run(*state);
+	assert_int_equal(t.calls, 1);
+	assert_int_equal(u.calls, 0);
+	loop_timer_set(*state, &t.t, 0);
+	loop_timer_set(*state, &t.t, HOUR);
+	u.quit = true;
+	loop_timer_set(*state, &u.t, 0);
+	run(*state);
+	assert_int_equal(t.calls, 1);
+	assert_int_equal(u.calls, 1);
+	loop_timer_del(*state, &t.t);
+}
+
+static void timer_never(void **state)
+{
+	struct timer t = timer_new(*state), u = timer_new(*state);
+
+	u.quit = true;
+	loop_timer_set(*state, &u.t, 0);
+	loop_timer_set(*state, &t.t, UINT64_MAX); /* must not wrap around to now */
+	run(*state);
+	assert_int_equal(t.calls, 0);
+	assert_true(t.t.armed);
+	loop_timer_del(*state, &t.t);
+	assert_false(t.t.armed);
+	loop_timer_del(*state, &t.t);
+}
+
+/* All due at once; each removes another one. */
+static void timer_del_due(void **state)
+{
+	struct timer t[3];
+
+	for (unsigned i = 0; i < LEN(t); i++) {
+		t[i] = timer_new(*state);
+		loop_timer_set(*state, &t[i].t, 0);
+	}
+	t[0].victim = &t[1];
+	t[2].victim = &t[2]; /* itself, no longer armed */
+	t[2].quit = true;
+	run(*state);
+	assert_int_equal(t[0].calls, 1);
+	assert_int_equal(t[1].calls, 0);
+	assert_int_equal(t[2].calls, 1);
+}
+
+static void timer_again(void **state)
+{
+	struct timer t = timer_new(*state);
+
+	t.again = 1000;
+	t.quit = true;
+	loop_timer_set(*state, &t.t, 0);
+	run(*state);
+	assert_int_equal(t.calls, 1001);
+}
+
+/* A descriptor that is always ready does not keep timers from firing. */
+static void timer_with_busy_fd(void **state)
+{
+	struct chan c;
+	struct timer t = timer_new(*state);
+
+	chan_init(&c, *state);
+	c.f.events = POLLIN;
+	close(c.wr);
+	c.wr = -1; /* hung up for good */
+	loop_fd_add(*state, &c.f);
+	t.again = 10;
+	t.quit = true;
+	loop_timer_set(*state, &t.t, 0);
+	run(*state);
+	assert_int_equal(t.calls, 11);
+	loop_fd_del(*state, &c.f);
+	chan_fini(&c);
+}
+
+static void task_once(void **state)
+{
+	struct task t = task_new(*state), u = task_new(*state);
+
+	for (unsigned i = 0; i < 5; i++)
+		loop_post(*state, &t.t);
+	u.quit = true;
+	loop_post(*state, &u.t);
+	loop_post(*state, &t.t);
+	run(*state);
+	assert_int_equal(t.calls, 1);
+	assert_int_equal(u.calls, 1);
+}
+
+static void task_again(void **state)
+{
+	struct task t = task_new(*state), u = task_new(*state);
+
+	t.again = 1000;
+	t.quit = true;
+	u.again = 500;
+	loop_post(*state, &t.t);
+	loop_post(*state, &u.t);
+	run(*state);
+	assert_int_equal(t.calls, 1001);
+	assert_int_equal(u.calls, 501);
+}
+
+/* Tasks that post themselves for ever starve neither descriptors nor timers. */
+static void task_forever(void **state)
+{
+	struct task t = task_new(*state), u = task_new(*state);
+	struct timer tm = timer_new(*state);
+	struct chan c;
+
+	t.again = u.again = UINT32_MAX;
+	loop_post(*state, &t.t);
+	loop_post(*state, &u.t);
+	chan_init(&c, *state);
+	c.quit = true;
+	loop_fd_add(*state, &c.f);
+	chan_send(&c);
+	run(*state);
+	tm.quit = true;
+	loop_timer_set(*state, &tm.t, 0);
+	run(*state);
+	assert_int_equal(c.calls, 1);
+	assert_int_equal(tm.calls, 1);
+	assert_in_range(t.calls, 1, UINT32_MAX - 1);
+	assert_in_range(u.calls, 1, UINT32_MAX - 1);
+	loop_fd_del(*state, &c.f);
+	chan_fini(&c);
+}
+
+/* Taken back before the run: any of them, also those never posted; the others keep their order. */
+static void task_del(void **state)
+{
+	for (unsigned del = 0; del < 16; del++) {
+		struct task t[5];
+
+		for (unsigned i = 0; i < LEN(t); i++) {
+			t[i] = task_new(*state);
+			if (i < 4)
+				loop_post(*state, &t[i].t);
+		}
+		for (unsigned i = 0; i < 4; i++)
+			if (del >> i & 1)
+				loop_task_del(*state, &t[i].t);
+		loop_task_del(*state, &t[4].t);
+		t[4].quit = true;
+		loop_post(*state, &t[4].t);
+		run(*state);
+		for (unsigned i = 0; i < LEN(t); i++)
+			assert_int_equal(t[i].calls, !(del >> i & 1));
+	}
+}
+
+struct killer {
+	struct task task, *victim;
+};
+
+static void kill_cb(struct loop_task *t)
+{
+	struct killer *k = OUTER(t, struct killer, task.t);
+
+	k->task.calls++;
+	loop_task_del(k->task.l, &k->victim->t);
+	loop_quit(k->task.l);
+}
+
+/* Taken back by the callback of another one of the same turn, and freed. */
+static void task_del_pending(void **state)
+{
+	struct killer k = { .task = task_new(*state), .victim = malloc(sizeof(*k.victim)) };
+	struct task after = task_new(*state);
+
+	k.task.t.cb = kill_cb;
+	*k.victim = task_new(*state);
+	loop_post(*state, &k.task.t);
+	loop_post(*state, &k.victim->t);
+	run(*state);
+	assert_int_equal(k.task.calls, 1);
+	assert_int_equal(k.victim->calls, 0);
+	free(k.victim);
+	after.quit = true;
+	loop_post(*state, &after.t);
+	run(*state);
+	assert_int_equal(after.calls, 1);
+}
+
+/* Taken back and posted again: runs once. */
+static void task_del_repost(void **state)
+{
+	struct task t = task_new(*state);
+
+	t.quit = true;
+	for (unsigned i = 0; i < 100; i++) {
+		loop_post(*state, &t.t);
+		loop_task_del(*state, &t.t);
+		loop_post(*state, &t.t);
+		run(*state);
+		assert_int_equal(t.calls, i + 1);
+	}
+}
+
+/* Other threads. */
+
+static void start(pthread_t *t, void *(*fn)(void *), void *arg)
+{
+	assert_int_equal(pthread_create(t, NULL, fn, arg), 0);
+}
+
+static void *quit_thread(void *l)
+{
+	loop_quit(l);
+	return NULL;
+}
+
+static void quit_from_thread(void **state)
+{
+	struct timer never = timer_new(*state);
+	pthread_t t;
+
+	loop_timer_set(*state, &never.t, HOUR);
+	for (unsigned i = 0; i < 200; i++) {
+		start(&t, quit_thread, *state);
+		run(*state);
+		pthread_join(t, NULL);
+	}
+	loop_timer_del(*state, &never.t);
+}
+
+struct elsewhere {
+	struct loop_task t;
+	struct loop *l;
+	pthread_t thread;
+	bool here;
+};
+
+static void *elsewhere_thread(void *arg)
+{
+	struct elsewhere *e = arg;
+
+	e->here = loop_here(e->l);
+	loop_quit(e->l);
+	return NULL;
+}
+
+static void elsewhere_cb(struct loop_task *t)
+{
+	struct elsewhere *e = OUTER(t, struct elsewhere, t);
+
+	assert_true(loop_here(e->l));
+	start(&e->thread, elsewhere_thread, e);
+}
+
+static void here(void **state)
+{
+	struct elsewhere e = { .t = { .cb = elsewhere_cb }, .l = *state, .here = true };
+
+	assert_true(loop_here(*state));
+	loop_post(*state, &e.t);
+	run(*state);
+	pthread_join(e.thread, NULL);
+	assert_false(e.here);
+	assert_true(loop_here(*state));
+}
+
+static void on_signal(int sig)
+{
+}
+
+static void *signal_thread(void *arg)
+{
+	struct elsewhere *e = arg;
+
+	for (unsigned i = 0; i < 1000; i++)
+		pthread_kill(e->thread, SIGUSR1);
+	loop_quit(e->l);
+	return NULL;
+}
+
+/* A signal that interrupts the wait is nothing to the loop. */
+static void signals(void **state)
+{
+	struct elsewhere e = { .l = *state, .thread = pthread_self() };
+	struct sigaction sa = { .sa_handler = on_signal }, old;
+	struct chan c;
+	pthread_t t;
+
+	chan_init(&c, *state);
+	loop_fd_add(*state, &c.f);
+	sigaction(SIGUSR1, &sa, &old);
+	start(&t, signal_thread, &e);
+	run(*state);
+	pthread_join(t, NULL);
+	sigaction(SIGUSR1, &old, NULL);
+	assert_int_equal(c.calls, 0);
+	loop_fd_del(*state, &c.f);
+	chan_fini(&c);
+}
+
+/*
+ * The storm: each thread counts up and posts its task after every step, as a
+ * backend does with completions. The last value must have been seen when all
+ * is over, however many posts fell together.
+ */
+struct storm {
+	struct loop_task t, *done;
+	struct loop *l;
+	pthread_t thread;
+	atomic_uint said;
+	unsigned seen, calls;
+	sem_t heard;
+};
+
+struct storm_end {
+	struct loop_task t;
+	struct loop *l;
+	atomic_uint left;
+	struct storm s[STORM_THREADS];
+};
+
+static void storm_cb(struct loop_task *t)
+{
+	struct storm *s = OUTER(t, struct storm, t);
+	unsigned said = atomic_load(&s->said);
+
+	assert_true(said >= s->seen);
+	s->seen = said;
+	s->calls++;
+}
+
+static void storm_end_cb(struct loop_task *t)
+{
+	loop_quit(OUTER(t, struct storm_end, t)->l);
+}
+
+static void *storm_thread(void *arg)
+{
+	struct storm *s = arg;
+	struct storm_end *e = OUTER(s->done, struct storm_end, t);
+
+	for (unsigned i = 1; i <= STORM_POSTS; i++) {
+		atomic_store(&s->said, i);
+		loop_post(s->l, &s->t);
+	}
+	if (atomic_fetch_sub(&e->left, 1) == 1)
+		loop_post(e->l, &e->t); /* behind everything that was posted before */
+	return NULL;
+}
+
+static void post_storm(void **state)
+{
+	struct storm_end *e = calloc(1, sizeof(*e));
+
+	e->t.cb = storm_end_cb;
+	e->l = *state;
+	atomic_store(&e->left, STORM_THREADS);
+	for (unsigned i = 0; i < STORM_THREADS; i++) {
+		e->s[i] = (struct storm){ .t = { .cb = storm_cb }, .done = &e->t, .l = *state };
+		start(&e->s[i].thread, storm_thread, &e->s[i]);
+	}
+	run(*state);
+	for (unsigned i = 0; i < STORM_THREADS; i++) {
+		pthread_join(e->s[i].thread, NULL);
+		assert_int_equal(e->s[i].seen, STORM_POSTS);
+		assert_in_range(e->s[i].calls, 1, STORM_POSTS);
+	}
+	free(e);
+}
+
+static void ping_cb(struct loop_task *t)
+{
+	struct storm *s = OUTER(t, struct storm, t);
+
+	s->calls++;
+	sem_post(&s->heard);
+}
+
+static void *ping_thread(void *arg)
+{
+	struct storm *s = arg;
+	struct storm_end *e = OUTER(s->done, struct storm_end, t);
+
+	for (unsigned i = 0; i < PING_ROUNDS; i++) {
+		loop_post(s->l, &s->t);
+		while (sem_wait(&s->heard))
+			;
+	}
+	if (atomic_fetch_sub(&e->left, 1) == 1)
+		loop_post(e->l, &e->t);
+	return NULL;
+}
+
+/* Every post is waited for: one lost wake-up and this hangs. */
+static void post_ping(void **state)
+{
+	struct storm_end *e = calloc(1, sizeof(*e));
+
+	e->t.cb = storm_end_cb;
+	e->l = *state;
+	atomic_store(&e->left, STORM_THREADS);
+	for (unsigned i = 0; i < STORM_THREADS; i++) {
+		e->s[i] = (struct storm){ .t = { .cb = ping_cb }, .done = &e->t, .l = *state };
+		sem_init(&e->s[i].heard, 0, 0);
+		start(&e->s[i].thread, ping_thread, &e->s[i]);
+	}
+	run(*state);
+	for (unsigned i = 0; i < STORM_THREADS; i++) {
+		pthread_join(e->s[i].thread, NULL);
+		assert_int_equal(e->s[i].calls, PING_ROUNDS);
+		sem_destroy(&e->s[i].heard);
+	}
+	free(e);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(free_null),
+		TEST(quit_before_run),
+		TEST(fd_ready),
+		TEST(fd_hangup),
+		TEST(fd_regular_file),
+		TEST(fd_asleep),
+		TEST(fd_put_to_sleep),
+		TEST(fd_del_ready),
+		TEST(fd_del_self),
+		TEST(fd_readd),
+		TEST(fd_add_in_callback),
+		TEST(timer_order),
+		TEST(timer_move),
+		TEST(timer_never),
+		TEST(timer_del_due),
+		TEST(timer_again),
+		TEST(timer_with_busy_fd),
+		TEST(task_once),
+		TEST(task_again),
+		TEST(task_forever),
+		TEST(task_del),
+		TEST(task_del_pending),
+		TEST(task_del_repost),
+		TEST(quit_from_thread),
+		TEST(here),
+		TEST(signals),
+		TEST(post_storm),
+		TEST(post_ping),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
