@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#ifndef MACHINE_DEVICES_H
+#define MACHINE_DEVICES_H
+
+#include "arch/arch.h"
+#include "base/err.h"
+#include "base/loop.h"
+#include "machine/config.h"
+
+/* The virtio devices of one boot: one explicit, ordered table. Main loop. */
+struct devices;
+
+struct devices_config {
+	const struct config *cfg;
+	struct loop *loop;	  /* the main loop */
+	const struct gmem *mem;
+	struct arch_board *board; /* its PCI bus takes them */
+	struct vm *vm;
+	struct con *hvc;	  /* what hvc0 is connected to, NULL: no virtio console */
+};
+
+int devices_new(const struct devices_config *dc, struct devices **out, struct err *err);
+
+/* vCPUs stopped; before the board is freed. NULL is fine. */
+void devices_free(struct devices *d);
+
+/* vCPUs stopped: after devices_pause() no device takes a request until devices_resume(). */
+void devices_pause(struct devices *d);
+void devices_resume(struct devices *d);
+
+#endif
