@@ -56,6 +56,13 @@ int arch_board_load(struct arch_board *b, const struct arch_image *im, struct er
 /* Makes @v the board's CPU of its index, ready to run: the first one at the image's entry. */
 int arch_board_cpu(struct arch_board *b, struct vcpu *v, struct err *err);
 
+/* The bus that PCI devices go on, and the line of interrupt pin @pin (1 to 4) of function @devfn there. */
+struct pci_bus *arch_board_pci(struct arch_board *b);
+struct irq arch_board_pci_irq(struct arch_board *b, uint8_t devfn, unsigned pin);
+
+/* The first slot that is free for devices. */
+#define ARCH_PCI_FIRST_SLOT 2
+
 /* The power button. Any thread. */
 void arch_board_power_button(struct arch_board *b);
 

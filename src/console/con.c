@@ -77,6 +77,11 @@ void con_send(struct con *con, const uint8_t *buf, size_t n)
 	con->ops->send(con, buf, n);
 }
 
+size_t con_space(struct con *con, size_t want)
+{
+	return con->ops->space(con, want);
+}
+
 void con_more(struct con *con)
 {
 	con->ops->more(con);

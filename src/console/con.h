@@ -23,6 +23,8 @@ struct con_client {
 	size_t (*room)(void *dev);
 	/* Hands over @n <= room() bytes. On the console's loop. */
 	void (*recv)(void *dev, const uint8_t *buf, size_t n);
+	/* There is space again, after con_space() had said less than was wanted. May be NULL. On the console's loop. */
+	void (*spacious)(void *dev);
 	void *dev;
 };
 
@@ -34,6 +36,13 @@ void con_attach(struct con *con, const struct con_client *client);
 
 /* Takes @n bytes from the guest. Any thread. */
 void con_send(struct con *con, const uint8_t *buf, size_t n);
+
+/*
+ * How many of @want bytes con_send() would keep now; if fewer, spacious()
+ * comes when half of the buffer is free. For a device that can make the guest
+ * wait. Any thread.
+ */
+size_t con_space(struct con *con, size_t want);
 
 /*
  * The device has room again; that room was made under a lock which room()

@@ -18,6 +18,8 @@ struct con_ops {
 	void (*attached)(struct con *con);
 	/* As con_send(). Any thread; the device may hold its own lock, so this calls nothing of the device. */
 	void (*send)(struct con *con, const uint8_t *buf, size_t n);
+	/* As con_space(). Any thread; the device may hold its own lock. */
+	size_t (*space)(struct con *con, size_t want);
 	/* As con_more(). Any thread; the same holds. */
 	void (*more)(struct con *con);
 };

@@ -93,6 +93,7 @@ struct output {
 	bool asleep;   /* the writer waits for any byte at all */
 	bool hurry;    /* what is there is to be written now */
 	bool draining; /* the loop wants to know when the ring is empty */
+	bool crowded;  /* the loop wants to know when the ring is half empty */
 	bool quit, ended;
 
 	uint8_t ring[OUT_SIZE]; /* [m], except the chunk being written */
@@ -316,7 +317,7 @@ static void writer_wrote(struct output *o, ssize_t w, size_t n)
 	}
 	if (!o->len)
 		o->start = 0;
-	if (o->error || (!o->len && o->draining))
+	if (o->error || (!o->len && o->draining) || (o->len <= OUT_SIZE / 2 && o->crowded))
 		wake_loop(o);
 }
 
@@ -451,11 +452,23 @@ static void stdio_send(struct con *con, const uint8_t *buf, size_t n)
 		pthread_cond_signal(&o->wake);
 }
 
-/* Tells once that nobody reads; calls back once all is written. */
+static size_t stdio_space(struct con *con, size_t want)
+{
+	struct output *o = &container_of(con, struct stdio, con)->out;
+	size_t space;
+
+	pthread_mutex_lock(&o->lock);
+	space = o->error ? want : OUT_SIZE - o->len;
+	o->crowded = space < want;
+	pthread_mutex_unlock(&o->lock);
+	return space < want ? space : want;
+}
+
+/* Tells once that nobody reads; calls back when there is space again, and once all is written. */
 static void output_check(struct stdio *s)
 {
 	struct output *o = &s->out;
-	bool drained;
+	bool drained, spacious;
 	int error;
 
 	pthread_mutex_lock(&o->lock);
@@ -463,7 +476,12 @@ static void output_check(struct stdio *s)
 	drained = o->draining && !o->len;
 	if (drained)
 		o->draining = false;
+	spacious = o->crowded && (error || o->len <= OUT_SIZE / 2);
+	if (spacious)
+		o->crowded = false;
 	pthread_mutex_unlock(&o->lock);
+	if (spacious && s->con.client.spacious)
+		s->con.client.spacious(s->con.client.dev);
 	if (error && !s->told) {
 		s->told = true;
 		log_line("standard output: %s: console output is discarded from now on", strerror(error));
@@ -630,6 +648,7 @@ static void event_ready(struct loop_fd *f, short revents)
 static const struct con_ops stdio_ops = {
 	.attached = stdio_attached,
 	.send = stdio_send,
+	.space = stdio_space,
 	.more = stdio_more,
 };
 

@@ -28,4 +28,7 @@ void devices_free(struct devices *d);
 void devices_pause(struct devices *d);
 void devices_resume(struct devices *d);
 
+/* The terminal on the host has this size now. */
+void devices_resize(struct devices *d, uint16_t cols, uint16_t rows);
+
 #endif

@@ -20,7 +20,7 @@ struct virtio_pci;
 int virtio_pci_new(struct virtio_dev *d, struct pci_bus *bus, uint8_t devfn, const struct evt_hub *hub,
                    const struct irq *intx, struct virtio_pci **out, struct err *err);
 
-/* After virtio_dev_exit() of the device and before the bus is freed. NULL is fine. */
+/* After virtio_dev_stop() and before virtio_dev_exit() of the device and pci_free() of the bus. NULL is fine. */
 void virtio_pci_free(struct virtio_pci *p);
 
 #endif

@@ -103,10 +103,13 @@ struct virtio_init {
 int virtio_dev_init(struct virtio_dev *d, const struct virtio_init *init, struct err *err);
 
 /*
- * Stops every queue and waits until their home loops have let go; no class
- * function runs after it. On the main loop, vCPUs stopped. A queue whose home
- * is the calling loop must stop at once when asked to. Safe on a half-made @d.
+ * A reset, finished when this returns: every queue is off and no class
+ * function runs. On the main loop, vCPUs stopped. A queue whose home is the
+ * calling loop must stop at once when asked to.
  */
+void virtio_dev_stop(struct virtio_dev *d);
+
+/* Stops @d if need be and frees what virtio_dev_init() made. Its transport is gone. Safe on a half-made @d. */
 void virtio_dev_exit(struct virtio_dev *d);
 
 static inline bool virtio_has(struct virtio_dev *d, unsigned feature)
@@ -116,6 +119,15 @@ static inline bool virtio_has(struct virtio_dev *d, unsigned feature)
 
 /* On the home loop: virtq_pop() which reports a broken driver; 1, 0, or a negative errno once the queue is no good. */
 int virtio_pop(struct virtio_dev *d, unsigned q, struct chain *c, struct iovec *iov, unsigned max_iov);
+/*
+ * On the home loop, for devices that answer at once: takes chains, hands each
+ * to @serve, which pushes it, and publishes, until there are none; after a
+ * fair number it goes on in a later turn of the loop.
+ */
+void virtio_serve(struct virtio_dev *d, unsigned q, struct iovec *iov, unsigned max_iov,
+                  void (*serve)(struct virtio_dev *d, unsigned q, struct chain *c));
+/* As if the guest had kicked. Any thread. */
+void virtio_again(struct virtio_dev *d, unsigned q);
 /* On the home loop: virtq_flush() and the interrupt. */
 void virtio_flush(struct virtio_dev *d, unsigned q);
 /* On the home loop: the answer to queue_stop(). */

@@ -40,12 +40,13 @@
 struct shared_line {
 	pthread_mutex_t lock;
 	struct irq out;
-	unsigned high; /* [m] a bit for each member that is high */
+	uint64_t high; /* [m] a bit for each member that is high */
+	unsigned nmembers; /* [c] while vCPUs run */
 };
 
 struct line_member {
 	struct shared_line *line;
-	unsigned bit;
+	uint64_t bit;
 };
 
 struct arch_image {
@@ -60,7 +61,8 @@ struct arch_board {
 	const struct kernel *kernel; /* the image's, between arch_board_load() and the CPUs */
 	struct cpuid_config cpuid;
 	struct shared_line line[2];
-	struct line_member member[UART_COUNT];
+	struct shared_line pci_line[GSI_PCI_COUNT];
+	struct line_member member[UART_COUNT + 256]; /* UARTs, then a PCI function's by devfn */
 	struct uart *uart[UART_COUNT];
 	struct rtc *rtc;
 	struct pm *pm;
@@ -141,7 +143,7 @@ static void member_set(struct irq *irq, bool level)
 {
 	struct line_member *m = irq->opaque;
 	struct shared_line *l = m->line;
-	unsigned high;
+	uint64_t high;
 
 	pthread_mutex_lock(&l->lock);
 	high = level ? l->high | m->bit : l->high & ~m->bit;
@@ -151,18 +153,40 @@ static void member_set(struct irq *irq, bool level)
 	pthread_mutex_unlock(&l->lock);
 }
 
-static struct irq uart_irq(struct arch_board *b, unsigned i)
+static void init_line(struct arch_board *b, struct shared_line *l, unsigned gsi)
+{
+	pthread_mutex_init(&l->lock, NULL);
+	vm_irq(b->cfg.vm, gsi, &l->out);
+}
+
+static void init_lines(struct arch_board *b)
 {
 	static const unsigned irqs[UART_COUNT] = UART_IRQS;
-	struct shared_line *l = &b->line[i % 2];
 
 	static_assert(UART_COUNT == 4, "two lines of two UARTs");
-	if (i < 2) {
-		pthread_mutex_init(&l->lock, NULL);
-		vm_irq(b->cfg.vm, irqs[i], &l->out);
-	}
-	b->member[i] = (struct line_member){ .line = l, .bit = 1u << i };
-	return (struct irq){ .set = member_set, .opaque = &b->member[i], .line = irqs[i] };
+	init_line(b, &b->line[0], irqs[0]);
+	init_line(b, &b->line[1], irqs[1]);
+	for (unsigned i = 0; i < GSI_PCI_COUNT; i++)
+		init_line(b, &b->pci_line[i], GSI_PCI_FIRST + i);
+}
+
+static struct irq join_line(struct shared_line *l, struct line_member *m)
+{
+	assert(l->nmembers < 64);
+	*m = (struct line_member){ .line = l, .bit = 1ull << l->nmembers++ };
+	return (struct irq){ .set = member_set, .opaque = m, .line = l->out.line };
+}
+
+struct irq arch_board_pci_irq(struct arch_board *b, uint8_t devfn, unsigned pin)
+{
+	struct shared_line *l = &b->pci_line[((devfn >> 3) + pin - 1) % GSI_PCI_COUNT];
+
+	return join_line(l, &b->member[UART_COUNT + devfn]);
+}
+
+struct pci_bus *arch_board_pci(struct arch_board *b)
+{
+	return b->pci;
 }
 
 /* From bus accesses to chip registers: byte-wide chips answer each byte of a wider access in turn. */
@@ -299,8 +323,9 @@ static int make_chips(struct arch_board *b, struct err *err)
 	struct irq irq;
 	int error = 0;
 
+	init_lines(b);
 	for (unsigned i = 0; !error && i < UART_COUNT; i++) {
-		irq = uart_irq(b, i);
+		irq = join_line(&b->line[i % 2], &b->member[i]);
 		error = uart_new(name[i], &irq, b->cfg.com[i], &b->uart[i], err);
 	}
 	if (!error)

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+#include "virtio/msix.h"
+
+#include "base/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <linux/pci_regs.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/*
+ * How it works
+ *
+ * A vector is open when MSI-X is enabled and neither the vector nor the
+ * function is masked. Raising an open vector is one write to its eventfd,
+ * without a lock. Raising a closed one sets its pending bit; opening it sends
+ * what is pending. The two may meet: so raise looks at @open again after it
+ * has set the bit, and whoever takes the bit down sends.
+ *
+ * KVM hears of a vector's address and data when it opens, and only if they
+ * differ from what KVM has: a guest that masks, writes and unmasks costs one
+ * route change, one that only masks and unmasks costs none.
+ */
+
+enum { ENTRY_ADDR_LO, ENTRY_ADDR_HI, ENTRY_DATA, ENTRY_CTRL, ENTRY_WORDS };
+
+struct vector {
+	uint32_t entry[ENTRY_WORDS]; /* [m] as in the table */
+	uint64_t routed_addr;        /* [m] what KVM has */
+	uint32_t routed_data;        /* [m] */
+	bool routed;                 /* [m] */
+	int msi;                     /* [m] the hub's number, -1: none yet */
+	int fd;                      /* [c] once @open has been true */
+	atomic_bool open, pending;
+};
+
+struct msix {
+	struct evt_hub hub; /* [c] */
+	unsigned nvecs;     /* [c] */
+	pthread_mutex_t lock;
+	bool mask_all; /* [m] */
+	atomic_bool enabled;
+	struct vector vec[];
+};
+
+int msix_new(unsigned nvecs, const struct evt_hub *hub, struct msix **out, struct err *err)
+{
+	struct msix *x = calloc(1, sizeof(*x) + nvecs * sizeof(x->vec[0]));
+
+	if (!x)
+		return err_set(err, -ENOMEM, "out of memory");
+	x->hub = *hub;
+	x->nvecs = nvecs;
+	pthread_mutex_init(&x->lock, NULL);
+	for (unsigned i = 0; i < nvecs; i++) {
+		x->vec[i].fd = x->vec[i].msi = -1;
+		x->vec[i].entry[ENTRY_CTRL] = PCI_MSIX_ENTRY_CTRL_MASKBIT;
+	}
+	*out = x;
+	return 0;
+}
+
+void msix_free(struct msix *x)
+{
+	if (!x)
+		return;
+	for (unsigned i = 0; i < x->nvecs; i++) {
+		if (x->vec[i].msi >= 0)
+			x->hub.ops->msi_free(x->hub.opaque, x->vec[i].msi, x->vec[i].fd);
+		if (x->vec[i].fd >= 0)
+			close(x->vec[i].fd);
+	}
+	pthread_mutex_destroy(&x->lock);
+	free(x);
+}
+
+static void send(const struct vector *v)
+{
+	uint64_t one = 1;
+	ssize_t n = write(v->fd, &one, sizeof(one));
+
+	assert(n == sizeof(one) || errno == EAGAIN); /* EAGAIN: 2^64 - 2 interrupts are waiting */
+	(void)n;
+}
+
+void msix_raise(struct msix *x, unsigned vec)
+{
+	struct vector *v;
+
+	if (vec >= x->nvecs)
+		return;
+	v = &x->vec[vec];
+	if (atomic_load(&v->open)) {
+		send(v);
+		return;
+	}
+	atomic_store(&v->pending, true);
+	if (atomic_load(&v->open) && atomic_exchange(&v->pending, false))
+		send(v);
+}
+
+/* Under the lock: a descriptor and a number in KVM. */
+static int wire(struct msix *x, struct vector *v)
+{
+	if (v->fd < 0)
+		v->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (v->fd < 0)
+		return -errno;
+	v->msi = x->hub.ops->msi_new(x->hub.opaque, v->fd);
+	return v->msi < 0 ? v->msi : 0;
+}
+
+/* Under the lock. */
+static int route(struct msix *x, struct vector *v)
+{
+	uint64_t addr = v->entry[ENTRY_ADDR_LO] | (uint64_t)v->entry[ENTRY_ADDR_HI] << 32;
+	uint32_t data = v->entry[ENTRY_DATA];
+	int error = v->msi < 0 ? wire(x, v) : 0;
+
+	if (error || (v->routed && v->routed_addr == addr && v->routed_data == data))
+		return error;
+	error = x->hub.ops->msi_route(x->hub.opaque, v->msi, addr, data);
+	v->routed = !error;
+	v->routed_addr = addr;
+	v->routed_data = data;
+	return error;
+}
+
+/* Under the lock: after any change that concerns @v. */
+static void update(struct msix *x, struct vector *v)
+{
+	bool open = atomic_load(&x->enabled) && !x->mask_all && !(v->entry[ENTRY_CTRL] & PCI_MSIX_ENTRY_CTRL_MASKBIT);
+	int error = open ? route(x, v) : 0;
+
+	if (error)
+		log_line("an interrupt of the guest cannot be set up (error %d): its device will seem dead", -error);
+	atomic_store(&v->open, open && !error);
+	if (open && !error && atomic_exchange(&v->pending, false))
+		send(v);
+}
+
+void msix_control(struct msix *x, bool enable, bool mask_all)
+{
+	pthread_mutex_lock(&x->lock);
+	atomic_store(&x->enabled, enable);
+	x->mask_all = mask_all;
+	for (unsigned i = 0; i < x->nvecs; i++)
+		update(x, &x->vec[i]);
+	pthread_mutex_unlock(&x->lock);
+}
+
+bool msix_enabled(const struct msix *x)
+{
+	return atomic_load(&x->enabled);
+}
+
+/* The word of the table at @off, or NULL. Under the lock. */
+static uint32_t *word(struct msix *x, unsigned off, unsigned *vec)
+{
+	*vec = off / MSIX_ENTRY_LEN;
+	if (*vec >= x->nvecs)
+		return NULL;
+	return &x->vec[*vec].entry[off % MSIX_ENTRY_LEN / 4];
+}
+
+static bool is_aligned(unsigned off, unsigned size)
+{
+	return (size == 4 || size == 8) && off % size == 0;
+}
+
+uint64_t msix_table_read(struct msix *x, unsigned off, unsigned size)
+{
+	const uint32_t *w;
+	uint64_t val = 0;
+	unsigned vec;
+
+	if (!is_aligned(off, size))
+		return 0;
+	pthread_mutex_lock(&x->lock);
+	w = word(x, off, &vec);
+	if (w)
+		val = size == 8 ? w[0] | (uint64_t)w[1] << 32 : w[0];
+	pthread_mutex_unlock(&x->lock);
+	return val;
+}
+
+void msix_table_write(struct msix *x, unsigned off, unsigned size, uint64_t val)
+{
+	uint32_t *w;
+	unsigned vec;
+
+	if (!is_aligned(off, size))
+		return;
+	pthread_mutex_lock(&x->lock);
+	w = word(x, off, &vec);
+	if (w) {
+		w[0] = (uint32_t)val;
+		if (size == 8)
+			w[1] = (uint32_t)(val >> 32);
+		update(x, &x->vec[vec]);
+	}
+	pthread_mutex_unlock(&x->lock);
+}
+
+uint64_t msix_pba_read(struct msix *x, unsigned off, unsigned size)
+{
+	uint64_t val = 0;
+
+	if (!is_aligned(off, size))
+		return 0;
+	for (unsigned i = 0; i < size * 8 && off * 8 + i < x->nvecs; i++)
+		if (atomic_load(&x->vec[off * 8 + i].pending))
+			val |= 1ull << i;
+	return val;
+}
