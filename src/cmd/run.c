@@ -26,7 +26,7 @@ const char run_help[] =
         "  -m, --mem SIZE        memory: MiB, or with K, M, G, T (default 1G, at most half the host's)\n"
         "  -c, --cpus N          virtual CPUs (default 1, at most 254)\n"
         "  -n, --net none        no network\n"
-        "      --console serial  the console is ttyS0\n"
+        "      --console TYPE    serial: ttyS0 (default); virtio: hvc0, with what ttyS0 says\n"
         "      --name NAME       the machine's name (default vm-PID)\n"
         "      --no-reboot       a reset by the guest ends the machine\n"
         "      --timeout S       end after S seconds, with status 252\n"
@@ -169,8 +169,9 @@ static int take_value(struct args *a, int opt, const char *val)
 			return cmd_usage("run", "-n %s comes with virtio-net, which is not built yet", val);
 		break;
 	case OPT_CONSOLE:
-		if (strcmp(val, "serial"))
-			return cmd_usage("run", "--console %s comes with virtio-console, which is not built yet", val);
+		if (strcmp(val, "serial") && strcmp(val, "virtio"))
+			return cmd_usage("run", "--console: '%s' is neither serial nor virtio", val);
+		c->virtio_console = !strcmp(val, "virtio");
 		break;
 	case OPT_NAME:
 		if (check_name(val))
@@ -253,8 +254,8 @@ static char *make_cmdline(const struct args *a)
 	const char *user = a->params ? a->params : "";
 	char *s;
 
-	if (asprintf(&s, "console=ttyS0%s%s%s", has_param(user, "panic=") ? "" : " panic=-1", user[0] ? " " : "",
-	             user) < 0)
+	if (asprintf(&s, "console=ttyS0%s%s%s%s", a->cfg.virtio_console ? " console=hvc0" : "",
+	             has_param(user, "panic=") ? "" : " panic=-1", user[0] ? " " : "", user) < 0)
 		return NULL;
 	return s;
 }

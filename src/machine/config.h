@@ -15,8 +15,9 @@ struct config {
 	unsigned ncpus;
 	bool no_reboot; /* a reset ends the VM */
 	bool hugepages;
-	uint64_t timeout; /* ns, 0: none */
-	uint64_t grace;   /* ns after a polite stop */
+	bool virtio_console; /* hvc0 has the terminal, and ttyS0's output goes there too */
+	uint64_t timeout;    /* ns, 0: none */
+	uint64_t grace;      /* ns after a polite stop */
 };
 
 #endif

@@ -70,7 +70,7 @@ static int make_console(struct devices *d, struct err *err)
 
 int devices_new(const struct devices_config *dc, struct devices **out, struct err *err)
 {
-	static int (*const table[])(struct devices *d, struct err *err) = { make_rng, make_console };
+	static int (*const table[])(struct devices * d, struct err * err) = { make_rng, make_console };
 	struct devices *d = calloc(1, sizeof(*d));
 	int error = 0;
 

@@ -12,11 +12,11 @@ struct devices;
 
 struct devices_config {
 	const struct config *cfg;
-	struct loop *loop;	  /* the main loop */
+	struct loop *loop; /* the main loop */
 	const struct gmem *mem;
 	struct arch_board *board; /* its PCI bus takes them */
 	struct vm *vm;
-	struct con *hvc;	  /* what hvc0 is connected to, NULL: no virtio console */
+	struct con *hvc; /* what hvc0 is connected to, NULL: no virtio console */
 };
 
 int devices_new(const struct devices_config *dc, struct devices **out, struct err *err);

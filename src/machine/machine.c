@@ -3,6 +3,7 @@
 
 #include "bus/bus.h"
 #include "bus/gmem.h"
+#include "machine/devices.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -37,6 +38,7 @@ struct machine {
 	struct bus *ports, *mmio;
 	struct vm *vm;
 	struct arch_board *board;
+	struct devices *devices;
 	unsigned ncpus;
 	struct cpu *cpu;
 
@@ -111,6 +113,20 @@ static int make_board(struct machine *m, struct err *err)
 	return error ? error : arch_board_load(m->board, m->parts.image, err);
 }
 
+static int make_devices(struct machine *m, struct err *err)
+{
+	struct devices_config dc = {
+		.cfg = &m->cfg,
+		.loop = m->parts.loop,
+		.mem = &m->mem,
+		.board = m->board,
+		.vm = m->vm,
+		.hvc = m->parts.hvc,
+	};
+
+	return devices_new(&dc, &m->devices, err);
+}
+
 static int make_cpus(struct machine *m, struct err *err)
 {
 	m->cpu = calloc(m->cfg.ncpus, sizeof(*m->cpu));
@@ -150,6 +166,8 @@ static int build(struct machine *m, struct err *err)
 	if (!error)
 		error = make_board(m, err);
 	if (!error)
+		error = make_devices(m, err);
+	if (!error)
 		error = make_cpus(m, err);
 	return error;
 }
@@ -180,6 +198,7 @@ void machine_free(struct machine *m)
 	for (unsigned i = 0; i < m->ncpus; i++)
 		vcpu_free(m->cpu[i].vcpu);
 	free(m->cpu);
+	devices_free(m->devices);
 	arch_board_free(m->board);
 	vm_free(m->vm);
 	bus_free(m->mmio);

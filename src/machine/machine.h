@@ -4,6 +4,7 @@
 
 #include "arch/arch.h"
 #include "base/err.h"
+#include "base/loop.h"
 #include "bus/event.h"
 #include "machine/config.h"
 
@@ -27,7 +28,9 @@ enum machine_event {
 
 struct machine_parts {
 	const struct arch_image *image;
+	struct loop *loop; /* the main loop: home of slow devices */
 	struct con *com[ARCH_COMS];
+	struct con *hvc; /* the virtio console's, or NULL */
 	/* The first event of this boot, once; its vCPUs are stopping. Any thread. */
 	void (*event)(void *opaque, enum machine_event ev, unsigned code);
 	void *opaque;

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "console/con.h"
+#include "console/sink.h"
 #include "console/stdio.h"
 #include "machine/machine.h"
 
@@ -37,6 +38,7 @@ struct session {
 	struct loop *loop;
 	struct arch_image *image;
 	struct con *con;
+	struct con *sink; /* where ttyS0 writes to when hvc0 has the console, or NULL */
 	struct machine *m;
 
 	struct loop_fd signals;
@@ -270,7 +272,9 @@ static int boot(struct session *s, struct err *err)
 {
 	struct machine_parts parts = {
 		.image = s->image,
-		.com = { s->con }, /* the others are unplugged */
+		.loop = s->loop,
+		.com = { s->sink ? s->sink : s->con }, /* the others are unplugged */
+		.hvc = s->sink ? s->con : NULL,
 		.event = on_event,
 		.opaque = s,
 	};
@@ -349,11 +353,14 @@ static int open_all(struct session *s, struct err *err)
 		error = take_signals(s, err);
 	if (!error)
 		error = stdio_new(s->loop, &hooks, &s->con, err);
+	if (!error && s->cfg->virtio_console)
+		error = sink_new(s->con, &s->sink, err);
 	return error;
 }
 
 static void close_all(struct session *s)
 {
+	sink_free(s->sink);
 	stdio_free(s->con);
 	if (s->loop) {
 		loop_timer_del(s->loop, &s->timeout);

@@ -28,8 +28,8 @@
 #define QUEUE_SIZE  128
 #define MAX_PIECES  64
 #define PATIENCE_NS 1000000000ull
-#define CTRL_RX	    2
-#define CTRL_TX	    3
+#define CTRL_RX     2
+#define CTRL_TX     3
 
 enum { TELL_ADD = 1, TELL_CONSOLE = 2, TELL_NAME = 4, TELL_OPEN = 8, TELL_SIZE = 16 };
 
@@ -362,7 +362,7 @@ static const struct virtio_class vconsole_class = {
 	.name = "console",
 	.id = VIRTIO_ID_CONSOLE,
 	.features = 1ull << VIRTIO_CONSOLE_F_SIZE | 1ull << VIRTIO_CONSOLE_F_MULTIPORT |
-		    1ull << VIRTIO_CONSOLE_F_EMERG_WRITE,
+	            1ull << VIRTIO_CONSOLE_F_EMERG_WRITE,
 	.config_len = sizeof(struct virtio_console_config),
 	.queue_start = vconsole_start,
 	.kick = vconsole_kick,
@@ -373,18 +373,23 @@ static const struct virtio_class vconsole_class = {
 static void attach(struct vconsole *v)
 {
 	for (unsigned i = 0; i < v->nports; i++) {
-		struct con_client client = { .room = port_room, .recv = port_recv, .spacious = port_spacious,
-					     .dev = &v->port[i] };
+		struct con_client client = {
+			.room = port_room, .recv = port_recv, .spacious = port_spacious, .dev = &v->port[i]
+		};
 
 		con_attach(v->port[i].cfg.con, &client);
 	}
 }
 
 int vconsole_new(const struct vconsole_port *ports, unsigned nports, const struct gmem *mem, struct loop *loop,
-		 struct vconsole **out, struct err *err)
+                 struct vconsole **out, struct err *err)
 {
-	struct virtio_init init = { .class = &vconsole_class, .name = "console", .mem = mem,
-				    .nqueues = 2 * nports + 2, .queue_size = QUEUE_SIZE, .loop = loop };
+	struct virtio_init init = { .class = &vconsole_class,
+		                    .name = "console",
+		                    .mem = mem,
+		                    .nqueues = 2 * nports + 2,
+		                    .queue_size = QUEUE_SIZE,
+		                    .loop = loop };
 	struct virtio_console_config config = { .max_nr_ports = nports };
 	struct vconsole *v = calloc(1, sizeof(*v) + nports * sizeof(v->port[0]));
 	int error;

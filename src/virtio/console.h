@@ -14,12 +14,12 @@ struct vconsole;
 
 struct vconsole_port {
 	const char *name; /* found in the guest as /sys/class/virtio-ports/…/name; NULL: none */
-	bool tty;	  /* a terminal (hvcN) rather than a plain stream (/dev/vport…) */
+	bool tty;         /* a terminal (hvcN) rather than a plain stream (/dev/vport…) */
 	struct con *con;  /* attached to; outlives the device */
 };
 
 int vconsole_new(const struct vconsole_port *ports, unsigned nports, const struct gmem *mem, struct loop *loop,
-		 struct vconsole **out, struct err *err);
+                 struct vconsole **out, struct err *err);
 void vconsole_free(struct vconsole *v); /* NULL is fine; not on a bus any more */
 struct virtio_dev *vconsole_dev(struct vconsole *v);
 

@@ -109,13 +109,11 @@ static uint8_t read_isr(struct virtio_pci *p)
 	return isr;
 }
 
-/* After a device reset nothing of the last driver remains. */
-static void forget_driver(struct virtio_pci *p)
+static void clear_vectors(struct virtio_pci *p)
 {
 	atomic_store(&p->config_vector, VIRTIO_MSI_NO_VECTOR);
 	for (unsigned i = 0; i < p->d->nqueues; i++)
 		atomic_store(&p->queue_vector[i], VIRTIO_MSI_NO_VECTOR);
-	(void)read_isr(p);
 }
 
 /* The common configuration structure (virtio 1.2, 4.1.4.3). */
@@ -213,8 +211,11 @@ static void set_queue_vector(struct virtio_pci *p, uint64_t val)
 static void set_status(struct virtio_pci *p, uint8_t val)
 {
 	virtio_reg_set_status(p->d, val);
-	if (!val)
-		forget_driver(p);
+	if (val)
+		return;
+	/* After a reset nothing of the last driver remains. */
+	clear_vectors(p);
+	(void)read_isr(p);
 }
 
 static void select_queue(struct virtio_pci *p, uint64_t val)
@@ -423,7 +424,7 @@ static int init(struct virtio_pci *p, uint8_t devfn, struct err *err)
 		return error;
 	d->transport = &transport_ops;
 	d->transport_data = p;
-	forget_driver(p);
+	clear_vectors(p);
 	error = pci_add(p->bus, &p->func, devfn, err);
 	if (!error)
 		add_caps(p);

@@ -11,7 +11,7 @@
  * them (the specification allows fewer than asked for), so that a guest cannot
  * keep the loop busy with gigabytes.
  */
-#define RNG_MAX	   4096
+#define RNG_MAX    4096
 #define RNG_PIECES 16
 
 struct rng {
@@ -42,8 +42,9 @@ static const struct virtio_class rng_class = {
 
 int rng_new(const struct gmem *mem, struct loop *loop, struct rng **out, struct err *err)
 {
-	struct virtio_init init = { .class = &rng_class, .name = "rng", .mem = mem, .nqueues = 1, .queue_size = 64,
-				    .loop = loop };
+	struct virtio_init init = {
+		.class = &rng_class, .name = "rng", .mem = mem, .nqueues = 1, .queue_size = 64, .loop = loop
+	};
 	struct rng *r = calloc(1, sizeof(*r));
 	int error;
 
