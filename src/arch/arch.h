@@ -27,6 +27,17 @@ struct arch_image_config {
 };
 int arch_image_open(const struct arch_image_config *cfg, struct arch_image **out, struct err *err);
 void arch_image_free(struct arch_image *im); /* NULL is fine */
+
+/* An initrd that is made, not read: @write puts @size bytes into guest memory at every boot; 0 or -errno with a text. */
+struct arch_initrd {
+	uint64_t size;
+	int (*write)(void *opaque, uint8_t *to, struct err *err);
+	void *opaque;
+};
+void arch_image_set_initrd(struct arch_image *im, const struct arch_initrd *initrd);
+
+/* The kernel's release ("6.1.0-9-amd64"), "" where it does not say. */
+const char *arch_image_version(const struct arch_image *im);
 bool arch_image_is_linux(const struct arch_image *im);
 
 /* Where @bytes of RAM go (not yet mapped); refuses what cannot be. */

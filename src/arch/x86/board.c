@@ -40,7 +40,7 @@
 struct shared_line {
 	pthread_mutex_t lock;
 	struct irq out;
-	uint64_t high; /* [m] a bit for each member that is high */
+	uint64_t high;     /* [m] a bit for each member that is high */
 	unsigned nmembers; /* [c] while vCPUs run */
 };
 
@@ -113,6 +113,20 @@ void arch_image_free(struct arch_image *im)
 		close(im->initrd.fd);
 	free(im->cmdline);
 	free(im);
+}
+
+void arch_image_set_initrd(struct arch_image *im, const struct arch_initrd *initrd)
+{
+	im->initrd = (struct initrd){ .path = "made on the fly",
+		                      .fd = -1,
+		                      .size = initrd->size,
+		                      .write = initrd->write,
+		                      .opaque = initrd->opaque };
+}
+
+const char *arch_image_version(const struct arch_image *im)
+{
+	return im->kernel.version;
 }
 
 bool arch_image_is_linux(const struct arch_image *im)

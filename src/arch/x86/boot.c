@@ -84,6 +84,7 @@ static int load_initrd(const struct kernel *k, const struct initrd *rd, const st
 {
 	uint64_t max = k->initrd_max + 1 < MM_LOW_RAM_END ? k->initrd_max + 1 : MM_LOW_RAM_END;
 	uint64_t end = page_up(k->end);
+	uint8_t *to;
 	int error;
 
 	*addr = boot_initrd_addr(k, rd->size, mem->bank[0].len);
@@ -94,7 +95,10 @@ static int load_initrd(const struct kernel *k, const struct initrd *rd, const st
 		return err_set(err, -ENOMEM, "kernel and initrd need at least %llu MiB of memory (-m), not %llu",
 		               (unsigned long long)((end + rd->size + (1 << 20) - 1) >> 20),
 		               (unsigned long long)(mem->bank[0].len >> 20));
-	error = read_at(rd->fd, low(mem, *addr, rd->size), rd->size, 0);
+	to = low(mem, *addr, rd->size);
+	if (rd->write)
+		return rd->write(rd->opaque, to, err);
+	error = read_at(rd->fd, to, rd->size, 0);
 	if (error)
 		return err_sys(err, error, "initrd %s", rd->path);
 	return 0;
@@ -193,7 +197,7 @@ int boot_load(const struct kernel *k, const struct initrd *initrd, const char *c
 	uint64_t addr = 0, size = 0;
 	int error = kernel_load(k, mem, err);
 
-	if (!error && initrd->fd >= 0) {
+	if (!error && (initrd->fd >= 0 || initrd->write)) {
 		size = initrd->size;
 		error = load_initrd(k, initrd, mem, &addr, err);
 	}

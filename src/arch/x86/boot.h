@@ -8,11 +8,13 @@
 
 #include <linux/kvm.h>
 
-/* An initrd; fd -1: none. */
+/* An initrd: a file, or made by @write as arch_initrd has it; neither (fd -1): none. */
 struct initrd {
-	const char *path;
+	const char *path; /* for messages */
 	int fd;
 	uint64_t size;
+	int (*write)(void *opaque, uint8_t *to, struct err *err);
+	void *opaque;
 };
 
 /*
