@@ -63,7 +63,7 @@ int file_size(const char *path, uint64_t *size, struct err *err)
 
 int file_read(const char *path, uint8_t *to, uint64_t size, struct err *err)
 {
-	uint64_t now;
+	uint64_t now = 0;
 	int fd = open_file(path, &now, err), error;
 
 	if (fd < 0)

@@ -18,7 +18,6 @@
 #include "guest/modules.h"
 #include "guest/newc.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +25,7 @@
 
 #define MODULES_DIR "kvm/modules"
 
-extern const uint8_t guest_init_start[], guest_init_end[]; /* src/guest/init, see init_blob.S */
+extern const uint8_t guest_init_start[], guest_init_end[]; /* src/guest/init, embedded by an .S file */
 
 struct piece {
 	const char *path; /* on the host; owned by modules */
@@ -72,7 +71,7 @@ static int compose(const struct initramfs *r, struct newc *w, struct err *err)
 	newc_chardev(w, "dev/console", 0600, 5, 1);
 	newc_dir(w, "proc", 0555);
 	newc_dir(w, "sys", 0555);
-	put_file(w, "init", 0755, guest_init_start, (size_t)(guest_init_end - guest_init_start));
+	put_file(w, "init", 0755, guest_init_start, (uintptr_t)guest_init_end - (uintptr_t)guest_init_start);
 	newc_dir(w, "kvm", 0755);
 	put_file(w, "kvm/orders", 0600, r->orders, r->orders_len);
 	newc_dir(w, MODULES_DIR, 0755);
@@ -111,55 +110,14 @@ static int add_pieces(struct initramfs *r, struct err *err)
 	return error;
 }
 
-/* The end of the parameter at @s: a blank that is not between quotes, as the kernel sees it. */
-static const char *param_end(const char *s)
-{
-	bool quoted = false;
-
-	for (; *s && (quoted || !isspace((unsigned char)*s)); s++)
-		if (*s == '"')
-			quoted = !quoted;
-	return s;
-}
-
-/* If the parameter at @s is "NAME.x…" for the module file NAME.ko: the "x…", else NULL. */
-static const char *param_for(const char *s, const char *name)
-{
-	for (; *name && *name != '.'; name++, s++)
-		if ((*name == '-' ? '_' : *name) != (*s == '-' ? '_' : *s))
-			return NULL;
-	return *s == '.' ? s + 1 : NULL;
-}
-
-/* Writes what of the kernel's @params is for the module file @name, each with a blank in front. */
-static void put_params(FILE *f, const char *params, const char *name)
-{
-	while (*params) {
-		const char *end = param_end(params), *mine = param_for(params, name);
-
-		if (end - params == 2 && !memcmp(params, "--", 2))
-			return; /* the rest is for init */
-		/* An order is one line. */
-		if (mine && !memchr(mine, '\n', (size_t)(end - mine)))
-			fprintf(f, " %.*s", (int)(end - mine), mine);
-		params = end + strspn(end, " \t\n\v\f\r");
-	}
-}
-
 static int make_orders(struct initramfs *r, const struct initramfs_config *cfg, struct err *err)
 {
 	FILE *f = open_memstream(&r->orders, &r->orders_len);
 
 	if (!f)
 		return err_sys(err, -errno, "initramfs");
-	for (unsigned i = 0; i < r->npieces; i++) {
-		const char *name = r->piece[i].name;
-
-		fprintf(f, "module /%s", name);
-		if (cfg->params)
-			put_params(f, cfg->params, name + sizeof(MODULES_DIR));
-		fputc('\n', f);
-	}
+	for (unsigned i = 0; i < r->npieces; i++)
+		fprintf(f, "module /%s\n", r->piece[i].name);
 	if (cfg->orders)
 		fputs(cfg->orders, f);
 	return fclose(f) ? err_sys(err, -ENOMEM, "initramfs") : 0;

@@ -20,7 +20,6 @@ struct initramfs_config {
 	const char *kernel_path;    /* modules are looked for around it; may be NULL */
 	const char *modules_dir;    /* the user's --modules, or NULL */
 	const char *const *modules; /* names or aliases that are needed, NULL-terminated, in the order of loading */
-	const char *params;         /* the kernel's parameters, or NULL: "NAME.x=y" goes to the module NAME */
 	const char *orders;         /* the text of /kvm/orders behind the modules, or NULL; see docs/init.md */
 };
 
