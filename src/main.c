@@ -8,6 +8,14 @@
 
 const struct command commands[] = {
 	{ "run", cmd_run, "[OPTIONS] [IMAGE|DIR] [-- COMMAND [ARG...]]", "runs a virtual machine", run_help },
+	{ "list", cmd_list, "[--json]", "lists the machines that run", list_help },
+	{ "stop", cmd_stop, "[--force] [--timeout S] [NAME...|--all]", "asks machines to switch themselves off",
+	  stop_help },
+	{ "pause", cmd_ctl, "[NAME]", "stops a machine's CPUs, devices and clocks", ctl_help },
+	{ "resume", cmd_ctl, "[NAME]", "lets it go on", ctl_help },
+	{ "reboot", cmd_ctl, "[NAME]", "presses the reset button", ctl_help },
+	{ "nmi", cmd_ctl, "[NAME]", "sends an NMI to the first CPU", ctl_help },
+	{ "sysrq", cmd_sysrq, "[NAME] KEY", "sends a magic SysRq key to the guest's kernel", sysrq_help },
 	{ "doctor", cmd_doctor, "[--json]", "tells what this host can do, and what to do about it", NULL },
 	{ "version", cmd_version, "", "prints the version", NULL },
 	{ "help", cmd_help, "[COMMAND]", "prints this, or how to use COMMAND", NULL },

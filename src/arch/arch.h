@@ -28,7 +28,8 @@ struct arch_image_config {
 int arch_image_open(const struct arch_image_config *cfg, struct arch_image **out, struct err *err);
 void arch_image_free(struct arch_image *im); /* NULL is fine */
 
-/* An initrd that is made, not read: @write puts @size bytes into guest memory at every boot; 0 or -errno with a text. */
+/* An initrd that is made, not read: @write puts @size bytes into guest memory at every boot; 0 or -errno with a text.
+ */
 struct arch_initrd {
 	uint64_t size;
 	int (*write)(void *opaque, uint8_t *to, struct err *err);
@@ -76,6 +77,10 @@ struct irq arch_board_pci_irq(struct arch_board *b, uint8_t devfn, unsigned pin)
 
 /* The power button. Any thread. */
 void arch_board_power_button(struct arch_board *b);
+
+/* Linux' "magic SysRq" @key, as a serial terminal sends it: a break and the key on COM1. As uart_break(). Any thread.
+ */
+int arch_board_sysrq(struct arch_board *b, char key);
 
 /* Registers and the code around the instruction pointer, for a human. On the vCPU's thread. */
 void arch_cpu_dump(struct vcpu *v, const struct gmem *mem, FILE *to);

@@ -4,6 +4,8 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
+
 /* Exit statuses, as the man page lists them. */
 #define EXIT_HOST      1 /* host or set-up error */
 #define EXIT_USAGE     2
@@ -22,18 +24,41 @@ struct command {
 
 extern const struct command commands[]; /* ended by a NULL name; main.c */
 
+int cmd_list(int argc, char **argv);
+int cmd_stop(int argc, char **argv);
+int cmd_ctl(int argc, char **argv); /* pause, resume, reboot, nmi */
+int cmd_sysrq(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_version(int argc, char **argv);
 int cmd_help(int argc, char **argv);
 
-extern const char run_help[];
+extern const char run_help[], list_help[], stop_help[], ctl_help[], sysrq_help[];
 
 /* Prints each line of @err with our prefix; returns EXIT_HOST. */
 int cmd_fail(const struct err *err);
 
 /* The same for a mistake in the command line, with a hint at the help; returns EXIT_USAGE. */
 int cmd_usage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Options and arguments of a simple command, which may be mixed. --help is added. */
+struct option;
+struct cmd_options {
+	const struct option *options; /* each with a letter; NULL: none */
+	const char *shorts;           /* as getopt's; NULL: none */
+	int min_args, max_args;
+	/* What was found: */
+	bool given[128];
+	const char *value[128];
+	char **args;
+	int nargs;
+};
+
+/* 0, or an exit status: -1 means that all is done, with status 0. */
+int cmd_parse(int argc, char **argv, struct cmd_options *o);
+
+/* Has all of stdout been written? The exit status. */
+int cmd_flush(void);
 
 /*
  * The kernel to boot when the user names none: the first that exists of

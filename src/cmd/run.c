@@ -21,7 +21,8 @@
 const char run_help[] =
         "  -k, --kernel FILE     bzImage, ELF vmlinux or PVH image (default: the one in this build\n"
         "                        tree, the running one, or the newest in /boot)\n"
-        "  -i, --initrd FILE     initial RAM disk\n"
+        "  -i, --initrd FILE     initial RAM disk (default: made on the fly, with the modules it takes)\n"
+        "      --modules DIR     where the kernel's modules are (default: looked for around the kernel)\n"
         "  -p, --params STRING   kernel parameters, after ours\n"
         "  -m, --mem SIZE        memory: MiB, or with K, M, G, T (default 1G, at most half the host's)\n"
         "  -c, --cpus N          virtual CPUs (default 1, at most 254)\n"
@@ -103,7 +104,6 @@ static const struct {
 	{ OPT_9P, "--9p", "the 9p server" },
 	{ OPT_FS, "--fs", "virtio-fs" },
 	{ OPT_VSOCK, "--vsock", "vhost-vsock" },
-	{ OPT_MODULES, "--modules", "the on-the-fly initramfs" },
 	{ OPT_SANDBOX, "--sandbox", "the sandbox" },
 	{ OPT_TRACE, "--trace", "tracing" },
 	{ OPT_PCAP, "--pcap", "the network" },
@@ -177,6 +177,7 @@ static int take_value(struct args *a, int opt, const char *val)
 		if (check_name(val))
 			return EXIT_USAGE;
 		snprintf(c->name, sizeof(c->name), "%s", val);
+		c->named = true;
 		break;
 	case OPT_LOG: return take_log(val);
 	default: return not_yet(opt);
@@ -194,6 +195,7 @@ static int take_option(struct args *a, int opt, const char *val)
 	case OPT_NO_REBOOT: a->cfg.no_reboot = true; return 0;
 	case OPT_HUGEPAGES: a->cfg.hugepages = true; return 0;
 	case OPT_STATUS: a->status_file = val; return 0;
+	case OPT_MODULES: a->cfg.modules_dir = val; return 0;
 	default: return take_value(a, opt, val);
 	}
 }

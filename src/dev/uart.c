@@ -33,8 +33,12 @@
  * nobody has opened must not hold it. In loopback the register bit counts, not
  * the pin, so that drivers can test their interrupt.
  *
- * Line settings (divisor, length, parity) are kept and have no effect. Parity,
- * framing and break errors do not occur.
+ * Line settings (divisor, length, parity) are kept and have no effect. Parity
+ * and framing errors do not occur. A break does (uart_break()): it is a null
+ * byte in the FIFO with a mark, which LSR shows as BI while that byte is the
+ * next one to be read, once. The ring has two places more than the chip, for a
+ * break and the byte after it: as if they had come a little later, once there
+ * was room.
  *
  * The lock is a leaf: under it only irq_set() is called, which keeps level
  * changes in order. con_send() and con_more() are called without it, for the
@@ -79,8 +83,10 @@ enum { RBR, IER, IIR, LCR, MCR, LSR, MSR, SCR, THR = RBR, DLL = RBR, DLM = IER, 
 
 #define LSR_DR        0x01
 #define LSR_OE        0x02
+#define LSR_BI        0x10
 #define LSR_THRE      0x20
 #define LSR_TEMT      0x40
+#define LSR_FIFO_ERR  0x80 /* a marked byte is somewhere in the FIFO */
 
 #define MSR_CTS       0x10
 #define MSR_DSR       0x20
@@ -90,6 +96,7 @@ enum { RBR, IER, IIR, LCR, MCR, LSR, MSR, SCR, THR = RBR, DLL = RBR, DLM = IER, 
 #define MSR_DELTAS    0x0f
 
 #define FIFO_LEN      16
+#define RING_LEN      (FIFO_LEN + 2)
 #define POLLS_TO_OPEN 16
 #define DIVISOR_9600  12 /* a PC's habit, and Linux' probe_baud() divides by it */
 
@@ -107,8 +114,9 @@ struct uart {
 	bool level;                 /* [l] what the line was last set to */
 	bool polled;                /* [l] the driver polls and ignores RTS */
 	uint8_t polls;              /* [l] reads of LSR in a row that found no data */
-	uint8_t rx[FIFO_LEN];       /* [l] a ring of rx_n bytes from rx_head */
+	uint8_t rx[RING_LEN];       /* [l] a ring of rx_n bytes from rx_head */
 	unsigned rx_head, rx_n;     /* [l] */
+	int brk;                    /* [l] the index of a break in rx, -1: none */
 };
 
 static unsigned rx_capacity(const struct uart *u)
@@ -127,17 +135,30 @@ static void rx_clear(struct uart *u)
 {
 	u->rx_head = 0;
 	u->rx_n = 0;
+	u->brk = -1;
+}
+
+static unsigned rx_end(const struct uart *u)
+{
+	return (u->rx_head + u->rx_n) % RING_LEN;
 }
 
 static void rx_put(struct uart *u, uint8_t byte)
 {
-	if (u->rx_n == rx_capacity(u)) {
+	if (u->rx_n >= rx_capacity(u)) {
 		u->overrun = LSR_OE;
-		if (!(u->fcr & FCR_ENABLE))
+		if (!(u->fcr & FCR_ENABLE) && u->rx_n == 1 && u->brk < 0)
 			u->rx[u->rx_head] = byte;
 		return;
 	}
-	u->rx[(u->rx_head + u->rx_n++) % FIFO_LEN] = byte;
+	u->rx[rx_end(u)] = byte;
+	u->rx_n++;
+}
+
+/* The break that LSR shows now: its byte is the next to be read. */
+static uint8_t rx_break(const struct uart *u)
+{
+	return u->rx_n && u->brk == (int)u->rx_head ? LSR_BI : 0;
 }
 
 static uint8_t rx_get(struct uart *u)
@@ -147,22 +168,29 @@ static uint8_t rx_get(struct uart *u)
 	if (!u->rx_n)
 		return 0;
 	byte = u->rx[u->rx_head];
-	u->rx_head = (u->rx_head + 1) % FIFO_LEN;
+	if (rx_break(u))
+		u->brk = -1; /* LSR was not asked */
+	u->rx_head = (u->rx_head + 1) % RING_LEN;
 	u->rx_n--;
 	return byte;
+}
+
+static bool rx_open(const struct uart *u)
+{
+	return !(u->mcr & MCR_LOOP) && (u->mcr & MCR_RTS || u->polled);
 }
 
 /* How many of the console's bytes we would take. */
 static unsigned rx_room(const struct uart *u)
 {
-	if (u->mcr & MCR_LOOP || !(u->mcr & MCR_RTS || u->polled))
-		return 0;
-	return rx_capacity(u) - u->rx_n;
+	unsigned n = rx_capacity(u);
+
+	return rx_open(u) && n > u->rx_n ? n - u->rx_n : 0;
 }
 
 static uint8_t irq_source(const struct uart *u)
 {
-	if (u->ier & IER_LINE && u->overrun)
+	if (u->ier & IER_LINE && (u->overrun || rx_break(u)))
 		return IIR_LINE;
 	if (u->ier & IER_RX && u->rx_n)
 		return u->rx_n >= rx_trigger(u) ? IIR_RX : IIR_TIMEOUT;
@@ -221,8 +249,12 @@ static uint8_t read_iir(struct uart *u)
 
 static uint8_t read_lsr(struct uart *u)
 {
-	uint8_t lsr = LSR_THRE | LSR_TEMT | u->overrun;
+	uint8_t lsr = LSR_THRE | LSR_TEMT | u->overrun | rx_break(u);
 
+	if (u->brk >= 0 && u->fcr & FCR_ENABLE)
+		lsr |= LSR_FIFO_ERR;
+	if (rx_break(u))
+		u->brk = -1;
 	u->overrun = 0;
 	if (u->rx_n)
 		lsr |= LSR_DR;
@@ -376,6 +408,27 @@ static void uart_recv(void *dev, const uint8_t *buf, size_t n)
 	pthread_mutex_unlock(&u->lock);
 }
 
+int uart_break(struct uart *u, uint8_t then)
+{
+	int error = 0;
+
+	pthread_mutex_lock(&u->lock);
+	if (!rx_open(u)) {
+		error = -ENOTCONN;
+	} else if (u->rx_n > RING_LEN - 2 || u->brk >= 0) {
+		error = -EBUSY;
+	} else {
+		u->brk = (int)rx_end(u);
+		u->rx[rx_end(u)] = 0;
+		u->rx_n++;
+		u->rx[rx_end(u)] = then;
+		u->rx_n++;
+		irq_update(u);
+	}
+	pthread_mutex_unlock(&u->lock);
+	return error;
+}
+
 int uart_new(const char *name, const struct irq *irq, struct con *con, struct uart **out, struct err *err)
 {
 	struct uart *u = calloc(1, sizeof(*u));
@@ -384,6 +437,7 @@ int uart_new(const char *name, const struct irq *irq, struct con *con, struct ua
 		return err_set(err, -ENOMEM, "%s: out of memory", name);
 	u->irq = *irq;
 	u->con = con;
+	u->brk = -1;
 	u->dll = DIVISOR_9600;
 	u->msr = modem_lines(u);
 	pthread_mutex_init(&u->lock, NULL);

@@ -23,6 +23,13 @@ struct uart;
 int uart_new(const char *name, const struct irq *irq, struct con *con, struct uart **out, struct err *err);
 void uart_free(struct uart *u); /* NULL is fine */
 
+/*
+ * The line breaks, and then sends @then: both arrive next to each other, even
+ * where the FIFO is full. -ENOTCONN: the guest does not receive at all (RTS is
+ * low); -EBUSY: it has yet to read an earlier break. Any thread.
+ */
+int uart_break(struct uart *u, uint8_t then);
+
 uint8_t uart_read(struct uart *u, unsigned off);
 void uart_write(struct uart *u, unsigned off, uint8_t val);
 

@@ -23,6 +23,11 @@
 #define MAX_MSIS  2048
 #define MAX_TABLE (PINS + PIC_PINS + MAX_MSIS)
 
+/* Intel's SDM, volume 3, "Message Signalled Interrupts" */
+#define MSI_ADDRESS    0xfee00000u
+#define MSI_DEST_SHIFT 12
+#define MSI_NMI        (4u << 8) /* delivery mode */
+
 struct irq_routes {
 	pthread_mutex_t lock;
 	bool used[MAX_MSIS], routed[MAX_MSIS];
@@ -176,6 +181,17 @@ static void line_set(struct irq *irq, bool level)
 
 	assert(r == 0); /* a line of the irqchip we made */
 	(void)r;
+}
+
+/* As an MSI: KVM_NMI is a vCPU's ioctl, and would wait until that leaves the guest. */
+int vm_nmi(struct vm *vm, unsigned apic_id)
+{
+	struct kvm_msi msi = { .address_lo = MSI_ADDRESS | apic_id << MSI_DEST_SHIFT, .data = MSI_NMI };
+	int r = ioctl(vm->fd, KVM_SIGNAL_MSI, &msi);
+
+	if (r < 0)
+		return -errno;
+	return r ? 0 : -EAGAIN; /* the guest has its APIC off */
 }
 
 void vm_irq(struct vm *vm, unsigned gsi, struct irq *out)

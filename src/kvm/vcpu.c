@@ -27,6 +27,8 @@
  * access (a read's result) at that entry, so after a kick the state is whole.
  */
 
+#define MSR_IA32_TSC 0x10
+
 struct vcpu {
 	struct vm *vm;       /* [c] */
 	unsigned index;      /* [c] */
@@ -252,16 +254,47 @@ int vcpu_translate(struct vcpu *v, uint64_t gva, uint64_t *gpa)
 	return t.valid ? 0 : -EFAULT;
 }
 
+/* struct kvm_msrs with room for one. */
+union one_msr {
+	struct kvm_msrs msrs;
+	uint8_t room[sizeof(struct kvm_msrs) + sizeof(struct kvm_msr_entry)];
+};
+
 int vcpu_set_msr(struct vcpu *v, uint32_t msr, uint64_t val)
 {
-	union {
-		struct kvm_msrs msrs;
-		uint8_t room[sizeof(struct kvm_msrs) + sizeof(struct kvm_msr_entry)];
-	} m = { .msrs.nmsrs = 1 };
+	union one_msr m = { .msrs.nmsrs = 1 };
 
 	m.msrs.entries[0] = (struct kvm_msr_entry){ .index = msr, .data = val };
 	/* The result is how many were set. */
 	return ioctl(v->fd, KVM_SET_MSRS, &m.msrs) == 1 ? 0 : -EINVAL;
+}
+
+int vcpu_get_tsc(struct vcpu *v, uint64_t *tsc)
+{
+	union one_msr m = { .msrs.nmsrs = 1 };
+
+	m.msrs.entries[0].index = MSR_IA32_TSC;
+	if (ioctl(v->fd, KVM_GET_MSRS, &m.msrs) != 1)
+		return -EINVAL;
+	*tsc = m.msrs.entries[0].data;
+	return 0;
+}
+
+int vcpu_move_tsc(struct vcpu *v, uint64_t delta)
+{
+	uint64_t offset = 0;
+	struct kvm_device_attr attr = { .group = KVM_VCPU_TSC_CTRL,
+		                        .attr = KVM_VCPU_TSC_OFFSET,
+		                        .addr = (uintptr_t)&offset };
+	int error = vcpu_ioctl(v, KVM_GET_DEVICE_ATTR, &attr);
+
+	offset += delta;
+	return error ? error : vcpu_ioctl(v, KVM_SET_DEVICE_ATTR, &attr);
+}
+
+int vcpu_was_paused(struct vcpu *v)
+{
+	return ioctl(v->fd, KVM_KVMCLOCK_CTRL, 0) < 0 ? -errno : 0;
 }
 
 int vcpu_tsc_khz(struct vcpu *v)

@@ -10,7 +10,10 @@
 
 struct vcpu;
 
-/* One virtual CPU. Everything but vcpu_kick() belongs to its own thread, or to the builder before that runs. */
+/*
+ * One virtual CPU. Everything but vcpu_kick() belongs to its own thread, or
+ * to the builder before that runs, or to whoever keeps it from running.
+ */
 int vcpu_new(struct vm *vm, unsigned index, struct vcpu **out, struct err *err);
 void vcpu_free(struct vcpu *v); /* NULL is fine */
 unsigned vcpu_index(const struct vcpu *v);
@@ -47,6 +50,13 @@ int vcpu_translate(struct vcpu *v, uint64_t gva, uint64_t *gpa);
 /* Sets one MSR; 0, or -EINVAL where this host has it not, which a caller may tolerate. */
 int vcpu_set_msr(struct vcpu *v, uint32_t msr, uint64_t val);
 int vcpu_tsc_khz(struct vcpu *v); /* kHz or -errno */
+
+/* The guest's TSC now. */
+int vcpu_get_tsc(struct vcpu *v, uint64_t *tsc);
+/* Moves it by @delta, modulo 2^64; exact, so that TSCs moved alike stay alike. -errno where this KVM cannot. */
+int vcpu_move_tsc(struct vcpu *v, uint64_t delta);
+/* It did not run for a while: its watchdogs shall know. -EINVAL where the guest does not use kvmclock. */
+int vcpu_was_paused(struct vcpu *v);
 
 struct vcpu_suberror {
 	uint32_t suberror, ndata;

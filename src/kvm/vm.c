@@ -153,6 +153,23 @@ void vm_free(struct vm *vm)
 	free(vm);
 }
 
+int vm_get_clock(struct vm *vm, uint64_t *ns)
+{
+	struct kvm_clock_data c = { 0 };
+
+	if (ioctl(vm->fd, KVM_GET_CLOCK, &c) < 0)
+		return -errno;
+	*ns = c.clock;
+	return 0;
+}
+
+int vm_set_clock(struct vm *vm, uint64_t ns)
+{
+	struct kvm_clock_data c = { .clock = ns };
+
+	return ioctl(vm->fd, KVM_SET_CLOCK, &c) < 0 ? -errno : 0;
+}
+
 const struct kvm_cpuid2 *vm_cpuid(struct vm *vm)
 {
 	return vm->cpuid;

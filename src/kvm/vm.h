@@ -38,6 +38,13 @@ const struct kvm_cpuid2 *vm_cpuid(struct vm *vm);
 /* An interrupt line of the in-kernel irqchip (KVM_IRQ_LINE). */
 void vm_irq(struct vm *vm, unsigned gsi, struct irq *out);
 
+/* An NMI for the CPU with that APIC id, as from a server's NMI button. Any thread. 0 or -errno. */
+int vm_nmi(struct vm *vm, unsigned apic_id);
+
+/* kvmclock, in ns. While no vCPU runs. 0 or -errno. */
+int vm_get_clock(struct vm *vm, uint64_t *ns);
+int vm_set_clock(struct vm *vm, uint64_t ns);
+
 /* MSIs by irqfd and doorbells by ioeventfd. */
 struct evt_hub vm_evt_hub(struct vm *vm);
 

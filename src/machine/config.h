@@ -8,10 +8,12 @@
 /* What the user asked for: plain data, filled in by a command, constant from then on. Strings are the command's. */
 struct config {
 	char name[65];
-	const char *kernel;  /* path */
-	const char *initrd;  /* path, or NULL */
-	const char *cmdline; /* the whole of it */
-	uint64_t mem;        /* bytes */
+	bool named;              /* by the user, who must get that name */
+	const char *kernel;      /* path */
+	const char *initrd;      /* path, or NULL: made on the fly */
+	const char *modules_dir; /* where the kernel's modules are, or NULL: looked for */
+	const char *cmdline;     /* the whole of it */
+	uint64_t mem;            /* bytes */
 	unsigned ncpus;
 	bool no_reboot; /* a reset ends the VM */
 	bool hugepages;

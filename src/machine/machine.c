@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /*
  * How it works
@@ -19,15 +20,36 @@
  * until it is kicked or fails. Whatever ends the boot is an event; the first
  * one counts. It kicks every vCPU at once, so that a guest that has switched
  * itself off runs no further, and is passed on to the session.
+ *
+ * Pausing. A vCPU's thread asks under the lock whether it may run, before the
+ * first time and after each kick. Pausing forbids it, kicks all and waits until
+ * none is in the guest; then, with nobody left to change anything, it stops
+ * the clocks and the devices. While it is paused the threads wait under the
+ * lock, so an end needs no special case: @quit lets them go as it does a
+ * running one.
+ *
+ * The clocks: kvmclock is set back to where it stopped, and every TSC by the
+ * ticks that the first one has made meanwhile, all alike so that they stay in
+ * step. Each of these may be missing on a host, which then lets that clock run
+ * on. A timer that comes due while nothing runs fires at the resumption,
+ * early by the guest's TSC; Linux sets it again. Last, the guest's watchdogs
+ * are told (KVM_KVMCLOCK_CTRL), for what they read may still have jumped.
  */
 
 #define CPU_STACK (256 * 1024) /* virtual; a few pages are used */
+#define PAUSE_S   2            /* a vCPU leaves the guest within microseconds, or something is very wrong */
 
 struct cpu {
 	struct machine *m;
 	struct vcpu *vcpu;
 	pthread_t thread;
 	bool started;
+};
+
+/* Where the clocks stopped. */
+struct clocks {
+	bool has_kvmclock, has_tsc;
+	uint64_t kvmclock, tsc;
 };
 
 struct machine {
@@ -38,14 +60,22 @@ struct machine {
 	struct bus *ports, *mmio;
 	struct vm *vm;
 	struct arch_board *board;
-	struct devices *devices;
 	unsigned ncpus;
 	struct cpu *cpu;
+	struct devices *devices;
 
 	/* [m] */
 	pthread_mutex_t lock;
-	bool over; /* an event has been passed on */
+	pthread_cond_t change; /* of any of these */
+	bool over;             /* an event has been passed on */
+	bool hold;             /* no vCPU may begin to run */
+	bool quit;             /* nor ever again */
+	unsigned running;      /* vCPUs in vcpu_run() */
 	struct err cpu_error;
+
+	/* [l] main loop */
+	bool paused;
+	struct clocks clocks;
 };
 
 static void kick_all(struct machine *m)
@@ -60,9 +90,10 @@ static void raise_event(struct machine *m, enum machine_event ev, unsigned code,
 
 	pthread_mutex_lock(&m->lock);
 	first = !m->over;
-	m->over = true;
+	m->over = m->quit = true;
 	if (first && why)
 		m->cpu_error = *why;
+	pthread_cond_broadcast(&m->change);
 	pthread_mutex_unlock(&m->lock);
 	if (!first)
 		return;
@@ -82,12 +113,40 @@ static void on_guest_event(void *opaque, enum guest_event ev, unsigned code)
 	raise_event(opaque, map[ev], code, NULL);
 }
 
+/* Waits while the machine is paused. False: it ends. */
+static bool cpu_may_run(struct machine *m)
+{
+	bool may;
+
+	pthread_mutex_lock(&m->lock);
+	while (m->hold && !m->quit)
+		pthread_cond_wait(&m->change, &m->lock);
+	may = !m->quit;
+	m->running += may;
+	pthread_mutex_unlock(&m->lock);
+	return may;
+}
+
+static void cpu_stopped(struct machine *m)
+{
+	pthread_mutex_lock(&m->lock);
+	m->running--;
+	if (m->hold)
+		pthread_cond_broadcast(&m->change);
+	pthread_mutex_unlock(&m->lock);
+}
+
 static void *cpu_thread(void *arg)
 {
 	struct cpu *c = arg;
 	struct err why = { "" };
+	enum vcpu_exit ended = VCPU_KICKED;
 
-	switch (vcpu_run(c->vcpu, &why)) {
+	while (ended == VCPU_KICKED && cpu_may_run(c->m)) {
+		ended = vcpu_run(c->vcpu, &why);
+		cpu_stopped(c->m);
+	}
+	switch (ended) {
 	case VCPU_KICKED: break;
 	case VCPU_SHUTDOWN: raise_event(c->m, MACHINE_TRIPLE_FAULT, vcpu_index(c->vcpu), NULL); break;
 	case VCPU_INTERNAL:
@@ -172,6 +231,17 @@ static int build(struct machine *m, struct err *err)
 	return error;
 }
 
+static void init_locks(struct machine *m)
+{
+	pthread_condattr_t attr;
+
+	pthread_mutex_init(&m->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&m->change, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
 int machine_new(const struct config *cfg, const struct machine_parts *parts, struct machine **out, struct err *err)
 {
 	struct machine *m = calloc(1, sizeof(*m));
@@ -181,7 +251,7 @@ int machine_new(const struct config *cfg, const struct machine_parts *parts, str
 		return err_set(err, -ENOMEM, "out of memory");
 	m->cfg = *cfg;
 	m->parts = *parts;
-	pthread_mutex_init(&m->lock, NULL);
+	init_locks(m);
 	error = build(m, err);
 	if (error)
 		machine_free(m);
@@ -204,6 +274,7 @@ void machine_free(struct machine *m)
 	bus_free(m->mmio);
 	bus_free(m->ports);
 	gmem_unmap(&m->mem);
+	pthread_cond_destroy(&m->change);
 	pthread_mutex_destroy(&m->lock);
 	free(m);
 }
@@ -225,6 +296,10 @@ int machine_start(struct machine *m, struct err *err)
 
 void machine_stop(struct machine *m)
 {
+	pthread_mutex_lock(&m->lock);
+	m->quit = true;
+	pthread_cond_broadcast(&m->change);
+	pthread_mutex_unlock(&m->lock);
 	kick_all(m);
 	for (unsigned i = 0; i < m->ncpus; i++) {
 		if (m->cpu[i].started)
@@ -233,9 +308,114 @@ void machine_stop(struct machine *m)
 	}
 }
 
+/* Pausing. */
+
+static void set_hold(struct machine *m, bool on)
+{
+	pthread_mutex_lock(&m->lock);
+	m->hold = on;
+	pthread_cond_broadcast(&m->change);
+	pthread_mutex_unlock(&m->lock);
+}
+
+/* Waits until no vCPU runs. 0 or -ETIMEDOUT. */
+static int wait_stopped(struct machine *m)
+{
+	struct timespec until;
+	int error = 0;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += PAUSE_S;
+	pthread_mutex_lock(&m->lock);
+	while (m->running && !error)
+		error = pthread_cond_timedwait(&m->change, &m->lock, &until);
+	if (!m->running)
+		error = 0;
+	pthread_mutex_unlock(&m->lock);
+	return -error;
+}
+
+static void stop_clocks(struct machine *m)
+{
+	struct clocks *c = &m->clocks;
+
+	c->has_kvmclock = !vm_get_clock(m->vm, &c->kvmclock);
+	c->has_tsc = !vcpu_get_tsc(m->cpu[0].vcpu, &c->tsc);
+}
+
+static void start_clocks(struct machine *m)
+{
+	const struct clocks *c = &m->clocks;
+	uint64_t tsc;
+
+	if (c->has_tsc && !vcpu_get_tsc(m->cpu[0].vcpu, &tsc))
+		for (unsigned i = 0; i < m->ncpus; i++)
+			if (vcpu_move_tsc(m->cpu[i].vcpu, c->tsc - tsc))
+				break; /* this KVM cannot: not the first either */
+	if (c->has_kvmclock)
+		(void)vm_set_clock(m->vm, c->kvmclock);
+	for (unsigned i = 0; i < m->ncpus; i++)
+		(void)vcpu_was_paused(m->cpu[i].vcpu); /* not every guest has asked to be told */
+}
+
+int machine_pause(struct machine *m, struct err *err)
+{
+	int error;
+
+	if (m->paused)
+		return 0;
+	set_hold(m, true);
+	kick_all(m);
+	error = wait_stopped(m);
+	if (error) {
+		set_hold(m, false);
+		return err_set(err, error, "a vCPU did not leave the guest within %d s", PAUSE_S);
+	}
+	stop_clocks(m);
+	devices_pause(m->devices);
+	m->paused = true;
+	return 0;
+}
+
+void machine_resume(struct machine *m)
+{
+	if (!m->paused)
+		return;
+	m->paused = false;
+	start_clocks(m);
+	devices_resume(m->devices);
+	set_hold(m, false);
+}
+
+/* What the user asks for. */
+
+void machine_reset(struct machine *m)
+{
+	raise_event(m, MACHINE_RESET, MACHINE_RESET_ASKED, NULL);
+}
+
 void machine_power_button(struct machine *m)
 {
 	arch_board_power_button(m->board);
+}
+
+int machine_nmi(struct machine *m, struct err *err)
+{
+	int error = vm_nmi(m->vm, vcpu_index(m->cpu[0].vcpu));
+
+	if (error == -EAGAIN)
+		return err_set(err, error, "the guest takes no NMI: its local APIC is off");
+	return error ? err_sys(err, error, "KVM_SIGNAL_MSI") : 0;
+}
+
+int machine_sysrq(struct machine *m, char key, struct err *err)
+{
+	int error = arch_board_sysrq(m->board, key);
+
+	if (error == -ENOTCONN)
+		return err_set(err, error,
+		               "nothing in the guest has opened ttyS0, so its kernel does not listen there");
+	return error ? err_set(err, error, "the guest does not read ttyS0: its receive buffer is full") : 0;
 }
 
 const char *machine_cpu_error(const struct machine *m)

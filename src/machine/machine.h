@@ -19,12 +19,14 @@ struct machine;
 
 enum machine_event {
 	MACHINE_POWEROFF,
-	MACHINE_RESET,
+	MACHINE_RESET,        /* @code is MACHINE_RESET_ASKED when it was machine_reset() */
 	MACHINE_PANIC,        /* pvpanic */
 	MACHINE_EXIT,         /* debug exit port: @code */
 	MACHINE_TRIPLE_FAULT, /* of vCPU @code */
 	MACHINE_CPU_ERROR,    /* KVM gave up on vCPU @code */
 };
+
+#define MACHINE_RESET_ASKED 1
 
 struct machine_parts {
 	const struct arch_image *image;
@@ -45,7 +47,22 @@ int machine_start(struct machine *m, struct err *err);
 /* Ends the vCPU threads and waits for them. Safe on a stopped machine. */
 void machine_stop(struct machine *m);
 
+/*
+ * Stops vCPUs, clocks and devices together: when this returns 0 nothing of the
+ * guest runs, until machine_resume(). Waits up to 2 s for the vCPUs. Before
+ * machine_start() it makes a machine that starts paused. Pausing twice is
+ * pausing once. A paused machine can be stopped and freed. Both on the main loop.
+ */
+int machine_pause(struct machine *m, struct err *err);
+void machine_resume(struct machine *m);
+
+/* As if the guest had asked for it: comes back as an event, unless another one came first. */
+void machine_reset(struct machine *m);
+
+/* These reach a paused guest when it is resumed. */
 void machine_power_button(struct machine *m);
+int machine_nmi(struct machine *m, struct err *err);             /* to the first CPU */
+int machine_sysrq(struct machine *m, char key, struct err *err); /* by a break on COM1 */
 
 /* What KVM said of a vCPU that failed, "" where nothing; of a stopped machine. */
 const char *machine_cpu_error(const struct machine *m);

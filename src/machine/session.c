@@ -6,6 +6,8 @@
 #include "console/con.h"
 #include "console/sink.h"
 #include "console/stdio.h"
+#include "machine/control.h"
+#include "machine/initrd.h"
 #include "machine/machine.h"
 
 #include <assert.h>
@@ -16,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <time.h>
 #include <unistd.h>
 
 /*
@@ -27,6 +30,12 @@
  * next one or decides how the session ends. At the end the loop turns once
  * more until the console's reader has everything; whatever would have ended
  * the machine then ends this wait.
+ *
+ * What is asked for through the control socket comes as calls on the loop, so
+ * it finds a machine that runs, is paused, or has just ended. @paused is the
+ * user's will and outlives a boot: a reset that comes while the machine is
+ * being paused, or a reboot of a paused one, makes one that is paused. A polite
+ * stop is what SIGTERM is, a forced one what a second SIGTERM is.
  */
 
 #define TAIL_LEN   65536
@@ -37,6 +46,7 @@ struct session {
 	const struct config *cfg;
 	struct loop *loop;
 	struct arch_image *image;
+	struct initramfs *initramfs; /* ours, where the user has given no initrd; or NULL */
 	struct con *con;
 	struct con *sink; /* where ttyS0 writes to when hvc0 has the console, or NULL */
 	struct machine *m;
@@ -44,6 +54,12 @@ struct session {
 	struct loop_fd signals;
 	struct loop_timer timeout, grace;
 	int stop_signal; /* the button was pressed for this one, 0: none yet */
+	bool suspended;  /* paused for as long as we are stopped (SIGTSTP) */
+
+	struct control *control; /* NULL: there is no socket */
+	uint64_t started;        /* CLOCK_MONOTONIC, ns */
+	unsigned boots;
+	bool paused;
 
 	/* The event of this boot: written by any thread before it is posted, once a boot. */
 	struct loop_task event_task;
@@ -93,6 +109,14 @@ static void end(struct session *s, enum end_reason reason, int code)
 	loop_quit(s->loop);
 }
 
+/* Pausing. */
+
+static void resume(struct session *s)
+{
+	s->paused = false;
+	machine_resume(s->m);
+}
+
 /* Signals and timers. */
 
 static void press_button(struct session *s, int sig)
@@ -102,9 +126,28 @@ static void press_button(struct session *s, int sig)
 		return;
 	}
 	s->stop_signal = sig;
+	resume(s); /* or it would never notice */
 	log_verbose("%s: pressing the power button", strsignal(sig));
 	machine_power_button(s->m);
 	loop_timer_set(s->loop, &s->grace, s->cfg->grace);
+}
+
+/* With the guest paused, so that it does not miss the time. */
+static void suspend(struct session *s)
+{
+	struct err dull;
+
+	s->suspended = s->m && !s->over && !s->paused && !machine_pause(s->m, &dull);
+	stdio_suspend(s->con);
+	raise(SIGSTOP);
+}
+
+static void unsuspend(struct session *s)
+{
+	if (s->suspended && s->m && !s->paused)
+		machine_resume(s->m);
+	s->suspended = false;
+	stdio_resume(s->con);
 }
 
 static void on_signal(struct loop_fd *f, short revents)
@@ -115,11 +158,8 @@ static void on_signal(struct loop_fd *f, short revents)
 	if (read(f->fd, &si, sizeof(si)) != sizeof(si))
 		return;
 	switch (si.ssi_signo) {
-	case SIGTSTP:
-		stdio_suspend(s->con);
-		raise(SIGSTOP);
-		break;
-	case SIGCONT: stdio_resume(s->con); break;
+	case SIGTSTP: suspend(s); break;
+	case SIGCONT: unsuspend(s); break;
 	case SIGQUIT: end(s, END_SIGNAL, SIGQUIT); break;
 	default: press_button(s, (int)si.ssi_signo); break;
 	}
@@ -160,6 +200,128 @@ static int take_signals(struct session *s, struct err *err)
 		return err_sys(err, -errno, "signalfd");
 	loop_fd_add(s->loop, &s->signals);
 	return 0;
+}
+
+/* The control socket. */
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
+}
+
+static void ctl_status(void *opaque, struct control_status *out)
+{
+	const struct session *s = opaque;
+
+	out->uptime = now_ns() - s->started;
+	out->boots = s->boots;
+	if (s->over || !s->m)
+		out->state = "ended";
+	else if (s->stop_signal)
+		out->state = "stopping";
+	else
+		out->state = s->paused ? "paused" : "running";
+}
+
+/* 0: there is a machine to do something with. */
+static int check_alive(const struct session *s, struct err *err)
+{
+	return s->over || !s->m ? err_set(err, -ESHUTDOWN, "the machine has ended") : 0;
+}
+
+static int ctl_stop(void *opaque, bool force, struct control_wait *wait, struct err *err)
+{
+	struct session *s = opaque;
+
+	if (force) {
+		end(s, END_SIGNAL, SIGTERM);
+	} else if (s->over || !s->m) {
+		wait->what = "it has ended, but the reader of its console has yet to read its last output";
+	} else {
+		uint64_t now = now_ns();
+
+		if (!s->stop_signal)
+			press_button(s, SIGTERM);
+		wait->what = "the guest has been asked to switch itself off";
+		wait->grace = s->grace.armed && s->grace.at > now ? s->grace.at - now : 0;
+	}
+	return CONTROL_LATER;
+}
+
+static int ctl_pause(void *opaque, struct err *err)
+{
+	struct session *s = opaque;
+	int error = check_alive(s, err);
+
+	if (!error && s->stop_signal)
+		error = err_set(err, -EBUSY, "the machine is being stopped");
+	if (!error)
+		error = machine_pause(s->m, err);
+	s->paused |= !error;
+	return error;
+}
+
+static int ctl_resume(void *opaque, struct err *err)
+{
+	struct session *s = opaque;
+	int error = check_alive(s, err);
+
+	if (!error)
+		resume(s);
+	return error;
+}
+
+static int ctl_reboot(void *opaque, struct err *err)
+{
+	struct session *s = opaque;
+	int error = check_alive(s, err);
+
+	if (!error && s->cfg->no_reboot)
+		error = err_set(err, -EPERM, "it was started with --no-reboot: a reset would end it");
+	if (error)
+		return error;
+	machine_reset(s->m);
+	return CONTROL_LATER;
+}
+
+static int ctl_nmi(void *opaque, struct err *err)
+{
+	struct session *s = opaque;
+	int error = check_alive(s, err);
+
+	return error ? error : machine_nmi(s->m, err);
+}
+
+static int ctl_sysrq(void *opaque, char key, struct err *err)
+{
+	struct session *s = opaque;
+	int error = check_alive(s, err);
+
+	return error ? error : machine_sysrq(s->m, key, err);
+}
+
+/* A machine that nobody has named runs without a socket where it cannot have one. */
+static int open_control(struct session *s, struct err *err)
+{
+	static const struct control_ops ops = { ctl_status, ctl_stop, ctl_pause, ctl_resume,
+		                                ctl_reboot, ctl_nmi,  ctl_sysrq };
+	struct control_config cc = { .loop = s->loop,
+		                     .ops = &ops,
+		                     .opaque = s,
+		                     .name = s->cfg->name,
+		                     .kernel = s->cfg->kernel,
+		                     .ncpus = s->cfg->ncpus,
+		                     .mem = s->cfg->mem };
+	int error = control_new(&cc, &s->control, err);
+
+	if (error && !s->cfg->named) {
+		log_line("no control socket: %s", err->msg);
+		return 0;
+	}
+	return error;
 }
 
 /* One boot. */
@@ -211,6 +373,8 @@ static void judge(struct session *s)
 	case MACHINE_CPU_ERROR: decide(s, END_INTERNAL_ERROR, 0); break;
 	case MACHINE_TRIPLE_FAULT: decide(s, s->panic ? END_PANIC : END_TRIPLE_FAULT, 0); break; /* reboot=t */
 	case MACHINE_RESET:
+		if (s->event_code == MACHINE_RESET_ASKED)
+			break;
 		if (s->panic)
 			decide(s, END_PANIC, 0);
 		else if (s->cfg->no_reboot)
@@ -268,7 +432,8 @@ static int drain(struct session *s, struct err *err)
 	return error ? err_sys(err, error, "waiting for events") : 0;
 }
 
-static int boot(struct session *s, struct err *err)
+/* Builds the machine and lets it run, or not if it is to be paused. */
+static int start(struct session *s, struct err *err)
 {
 	struct machine_parts parts = {
 		.image = s->image,
@@ -283,8 +448,23 @@ static int boot(struct session *s, struct err *err)
 	con_tail_clear(s->con);
 	s->event_task = (struct loop_task){ .cb = on_event_task };
 	error = machine_new(s->cfg, &parts, &s->m, err);
+	if (!error && s->paused)
+		error = machine_pause(s->m, err);
 	if (!error)
 		error = machine_start(s->m, err);
+	if (error)
+		return error;
+	s->boots++;
+	if (s->stop_signal)
+		machine_power_button(s->m); /* the boot that was asked is gone */
+	control_booted(s->control);
+	return 0;
+}
+
+static int boot(struct session *s, struct err *err)
+{
+	int error = start(s, err);
+
 	if (error) {
 		struct err dull;
 
@@ -347,10 +527,14 @@ static int open_all(struct session *s, struct err *err)
 
 	if (!error)
 		error = check_host(s, err);
+	if (!error && !s->cfg->initrd)
+		error = initrd_make(s->cfg, s->image, &s->initramfs, err);
 	if (!error)
 		error = loop_new(&s->loop, err);
 	if (!error)
 		error = take_signals(s, err);
+	if (!error)
+		error = open_control(s, err);
 	if (!error)
 		error = stdio_new(s->loop, &hooks, &s->con, err);
 	if (!error && s->cfg->virtio_console)
@@ -362,6 +546,7 @@ static void close_all(struct session *s)
 {
 	sink_free(s->sink);
 	stdio_free(s->con);
+	control_free(s->control, end_reason_name(s->over ? s->end.reason : END_ERROR));
 	if (s->loop) {
 		loop_timer_del(s->loop, &s->timeout);
 		loop_timer_del(s->loop, &s->grace);
@@ -371,6 +556,7 @@ static void close_all(struct session *s)
 		close(s->signals.fd);
 	loop_free(s->loop);
 	arch_image_free(s->image);
+	initramfs_free(s->initramfs);
 	free(s->panic);
 }
 
@@ -379,6 +565,7 @@ int session_run(const struct config *cfg, struct session_end *out, struct err *e
 	struct session s = { .cfg = cfg, .signals.fd = -1, .timeout.cb = on_timeout, .grace.cb = on_grace };
 	int error;
 
+	s.started = now_ns();
 	vcpu_kick_init();
 	error = open_all(&s, err);
 	if (!error && cfg->timeout)

@@ -445,6 +445,11 @@ void arch_board_power_button(struct arch_board *b)
 	pm_button(b->pm);
 }
 
+int arch_board_sysrq(struct arch_board *b, char key)
+{
+	return uart_break(b->uart[0], (uint8_t)key);
+}
+
 int arch_can_run_linux(struct err *err)
 {
 	return probe_has_virt() ? 1 : probe_run(err);

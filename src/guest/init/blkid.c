@@ -83,10 +83,10 @@ static void put_label(char *to, const uint8_t *label, size_t len)
 }
 
 /* UTF-16LE to UTF-8; @to has room for 3 bytes per unit and a NUL. Surrogates become '?'. */
-static void put_utf16(char *to, const uint8_t *from, unsigned int units)
+static void put_utf16(char *to, const uint8_t *from, unsigned units)
 {
-	for (unsigned int i = 0; i < units; i++) {
-		unsigned int c = le16(from + 2 * (size_t)i);
+	for (unsigned i = 0; i < units; i++) {
+		unsigned c = le16(from + 2 * (size_t)i);
 
 		if (!c)
 			break;
@@ -147,7 +147,7 @@ static bool check_swap(const uint8_t *page, struct blkid *out)
 }
 
 /* Only a boot sector that looks like one: "FAT" in it would prove little. */
-static bool fat(const uint8_t *page, struct blkid *out, unsigned int serial, unsigned int label)
+static bool fat(const uint8_t *page, struct blkid *out, unsigned serial, unsigned label)
 {
 	static const uint8_t none[11] = "NO NAME    ";
 	uint16_t sector = le16(page + 11);
@@ -217,7 +217,7 @@ bool blkid_probe(struct blk_reader *r, struct blkid *out)
 	uint8_t page[PAGE];
 	uint64_t have = UINT64_MAX;
 
-	for (unsigned int i = 0; i < sizeof(known) / sizeof(*known); i++) {
+	for (unsigned i = 0; i < sizeof(known) / sizeof(*known); i++) {
 		uint64_t off = known[i].magic_off / PAGE * PAGE;
 
 		if (off != have && r->read(r, off, page, PAGE)) {
@@ -233,7 +233,7 @@ bool blkid_probe(struct blk_reader *r, struct blkid *out)
 }
 
 /* UEFI specification, section 5.3: header at LBA 1, then an array of entries. */
-static bool probe_gpt(struct blk_reader *r, unsigned int sector, unsigned int nr, struct partid *out)
+static bool probe_gpt(struct blk_reader *r, unsigned sector, unsigned nr, struct partid *out)
 {
 	static const uint8_t none[16];
 	uint8_t h[92], e[128];
@@ -254,7 +254,7 @@ static bool probe_gpt(struct blk_reader *r, unsigned int sector, unsigned int nr
 	return true;
 }
 
-bool partid_probe(struct blk_reader *r, unsigned int sector, unsigned int nr, struct partid *out)
+bool partid_probe(struct blk_reader *r, unsigned sector, unsigned nr, struct partid *out)
 {
 	enum { TABLE = 446, TYPE = 4, PROTECTIVE = 0xee };
 	uint8_t mbr[512];
@@ -262,7 +262,7 @@ bool partid_probe(struct blk_reader *r, unsigned int sector, unsigned int nr, st
 	memset(out, 0, sizeof(*out));
 	if (!nr || sector < 512 || r->read(r, 0, mbr, sizeof(mbr)) || mbr[510] != 0x55 || mbr[511] != 0xaa)
 		return false;
-	for (unsigned int i = 0; i < 4; i++)
+	for (unsigned i = 0; i < 4; i++)
 		if (mbr[TABLE + 16 * i + TYPE] == PROTECTIVE)
 			return probe_gpt(r, sector, nr, out);
 	if (!le32(mbr + 440))

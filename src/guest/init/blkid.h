@@ -30,6 +30,6 @@ struct partid {
 bool blkid_probe(struct blk_reader *r, struct blkid *out);
 
 /* Partition @nr (from 1) of the disk with @sector bytes per logical block. */
-bool partid_probe(struct blk_reader *r, unsigned int sector, unsigned int nr, struct partid *out);
+bool partid_probe(struct blk_reader *r, unsigned sector, unsigned nr, struct partid *out);
 
 #endif

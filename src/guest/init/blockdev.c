@@ -26,10 +26,10 @@
 #define SYS_BLOCK "/sys/class/block"
 
 struct blockdev {
-	char name[64];     /* as in sysfs, with '!' for '/' */
-	char disk[64];     /* its disk, when it is a partition */
-	unsigned int part; /* 0: not a partition */
-	unsigned int major, minor;
+	char name[64]; /* as in sysfs, with '!' for '/' */
+	char disk[64]; /* its disk, when it is a partition */
+	unsigned part; /* 0: not a partition */
+	unsigned major, minor;
 	uint64_t sectors; /* of 512 bytes */
 	struct blkid fs;
 	struct partid id;
@@ -82,8 +82,8 @@ static void read_devno(struct blockdev *b)
 	snprintf(path, sizeof(path), SYS_BLOCK "/%s/dev", b->name);
 	if (read_file(path, buf, sizeof(buf)) <= 0)
 		return;
-	b->major = (unsigned int)strtoul(buf, &minor, 10);
-	b->minor = *minor == ':' ? (unsigned int)strtoul(minor + 1, NULL, 10) : 0;
+	b->major = (unsigned)strtoul(buf, &minor, 10);
+	b->minor = *minor == ':' ? (unsigned)strtoul(minor + 1, NULL, 10) : 0;
 }
 
 static void read_disk(struct blockdev *b)
@@ -114,7 +114,7 @@ static void read_partition(struct blockdev *b)
 	fr.fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fr.fd < 0)
 		return;
-	(void)partid_probe(&fr.r, sector ? (unsigned int)sector : 512, b->part, &b->id);
+	(void)partid_probe(&fr.r, sector ? (unsigned)sector : 512, b->part, &b->id);
 	close(fr.fd);
 }
 
@@ -128,7 +128,7 @@ static bool read_device(const char *name, struct blockdev *b)
 	b->sectors = attr(name, "size");
 	if (!b->sectors)
 		return false;
-	b->part = (unsigned int)attr(name, "partition");
+	b->part = (unsigned)attr(name, "partition");
 	read_devno(b);
 	if (b->part) {
 		read_disk(b);

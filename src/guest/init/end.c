@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/klog.h>
 #include <sys/reboot.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -87,11 +88,13 @@ static void quote_oops(void)
 
 void report_oops(void)
 {
-	enum { TAINT_DIE = 1 << 7 };
+	enum { TAINT_DIE = 1 << 7, SYSLOG_CONSOLE_LEVEL = 8 };
 	char buf[32];
 
 	if (read_file("/proc/sys/kernel/tainted", buf, sizeof(buf)) <= 0 || !(strtoul(buf, NULL, 10) & TAINT_DIE))
 		return;
+	/* An oops opens the console to messages of every level, ours for the log among them. */
+	klogctl(SYSLOG_CONSOLE_LEVEL, NULL, 7);
 	say("the kernel has oopsed while this ran; the whole report is in its log:");
 	quote_oops();
 }

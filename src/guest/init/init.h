@@ -17,8 +17,11 @@ struct order_mount;
 
 /* say.c: every message is a line "kvm-init: …" on the console and in the kernel log. */
 
-/* Makes /dev/console descriptors 0, 1 and 2 (/dev/null where there is none). */
+/* Makes /dev/console descriptors 0, 1 and 2 (/dev/null where there is none); again when it may have changed. */
 void console_open(void);
+
+/* Waits, for a second, for the console hvcN that @cmdline asks for: its driver has only just been loaded. */
+void console_wait(const char *cmdline);
 void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Waits until the console has taken all that was written to it. */

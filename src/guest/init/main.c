@@ -52,11 +52,23 @@ static void plan_read(struct plan *p)
 		p->then = p->root.source ? THEN_SWITCH_ROOT : THEN_SHELL;
 }
 
+/* The modules may have brought the console. */
+static void console_late(const struct plan *p)
+{
+	char *cmdline = p->nmodules ? slurp("/proc/cmdline") : NULL;
+
+	if (!cmdline)
+		return;
+	console_wait(cmdline);
+	console_open();
+	free(cmdline);
+}
+
 /* The kernel gives PID 1 HOME, TERM and the parameters it does not know. */
 static void environment(const struct plan *p)
 {
 	setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", 0);
-	for (unsigned int i = 0; i < p->nenvs; i++)
+	for (unsigned i = 0; i < p->nenvs; i++)
 		putenv(p->env[i]);
 }
 
@@ -116,6 +128,7 @@ int main(int argc, char **argv)
 	mount_basics();
 	plan_read(&plan);
 	modules_load(&plan);
+	console_late(&plan);
 	if (plan.hostname)
 		sethostname(plan.hostname, strlen(plan.hostname));
 	net_setup(&plan);

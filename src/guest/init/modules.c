@@ -35,7 +35,7 @@ static bool is_compressed(int fd)
 
 	if (pread(fd, head, sizeof(head), 0) < 0)
 		return false;
-	for (unsigned int i = 0; i < sizeof(table) / sizeof(*table); i++)
+	for (unsigned i = 0; i < sizeof(table) / sizeof(*table); i++)
 		if (!memcmp(head, table[i].magic, table[i].len))
 			return true;
 	return false;
@@ -87,7 +87,7 @@ void modules_load(const struct plan *p)
 {
 	char *cmdline = p->nmodules ? slurp("/proc/cmdline") : NULL;
 
-	for (unsigned int i = 0; i < p->nmodules; i++)
+	for (unsigned i = 0; i < p->nmodules; i++)
 		load(&p->module[i], cmdline ? cmdline : "");
 	free(cmdline);
 }

@@ -147,6 +147,7 @@ static void explain_device(const char *dev, const char *type, int err)
 		    "give rootflags=noload (ext4) or norecovery (xfs)",
 		    dev, type ? type : "file system's");
 		break;
+	case EBUSY: say("%s: in use: it is mounted already, with the other one of ro and rw?", dev); break;
 	default: say("%s: cannot mount %s: %s", dev, type ? type : "it", strerror(-err));
 	}
 }
@@ -275,7 +276,7 @@ int mount_extra(const struct plan *p)
 {
 	int first = 0;
 
-	for (unsigned int i = 0; i < p->nmounts; i++) {
+	for (unsigned i = 0; i < p->nmounts; i++) {
 		const struct order_mount *m = &p->mount[i];
 		int64_t wait = p->root_wait < 0 ? ROOT_WAIT_S : p->root_wait;
 		int err;
@@ -311,7 +312,7 @@ void mount_basics(void)
 		{ "tmpfs", "/run", MS_NOSUID | MS_NODEV, "mode=0755", "CONFIG_TMPFS" },
 	};
 
-	for (unsigned int i = 0; i < sizeof(table) / sizeof(*table); i++) {
+	for (unsigned i = 0; i < sizeof(table) / sizeof(*table); i++) {
 		int err;
 
 		mkdir(table[i].dir, 0755);

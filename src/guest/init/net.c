@@ -25,7 +25,7 @@
  * fails is reported, and the guest starts without it.
  */
 #define SYS_NET       "/sys/class/net"
-#define IFACE_WAIT_MS 5000
+#define IFACE_WAIT_MS 2000
 
 struct request {
 	struct nlmsghdr h;
@@ -218,7 +218,7 @@ void net_setup(const struct plan *p)
 	err = link_up(fd, 1); /* loopback is always the first interface */
 	if (err && err != -ENODEV)
 		say("cannot bring up the loopback interface: %s", strerror(-err));
-	for (unsigned int i = 0; i < p->nips; i++)
+	for (unsigned i = 0; i < p->nips; i++)
 		setup_one(fd, &p->ip[i]);
 	close(fd);
 }
@@ -228,8 +228,8 @@ static size_t resolver_text(const struct plan *p, char *text, size_t len)
 	size_t used = 0;
 
 	text[0] = '\0';
-	for (unsigned int i = 0; i < p->nips; i++)
-		for (unsigned int j = 0; j < 2; j++)
+	for (unsigned i = 0; i < p->nips; i++)
+		for (unsigned j = 0; j < 2; j++)
 			if (p->ip[i].dns[j] && used < len)
 				used += (size_t)snprintf(text + used, len - used, "nameserver %s\n", p->ip[i].dns[j]);
 	return used;

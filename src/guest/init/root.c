@@ -166,7 +166,7 @@ void root_exec(char *init, char **argv)
 		try_exec(init, argv);
 		say("init=%s: %s; trying the usual places", init, strerror(errno));
 	}
-	for (unsigned int i = 0; i < sizeof(usual) / sizeof(*usual); i++) {
+	for (unsigned i = 0; i < sizeof(usual) / sizeof(*usual); i++) {
 		try_exec(usual[i], argv);
 		if (errno != ENOENT)
 			say("%s: %s", usual[i], strerror(errno));

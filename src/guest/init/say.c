@@ -2,6 +2,7 @@
 #include "guest/init/init.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +38,50 @@ void console_open(void)
 		close(fd);
 	else
 		fcntl(fd, F_SETFD, 0);
+}
+
+/* The name in the last console=NAME[,OPTIONS]. */
+static void last_console(const char *cmdline, char *name, size_t len)
+{
+	static const char key[] = "console=";
+
+	*name = '\0';
+	for (const char *p = cmdline; (p = strstr(p, key));) {
+		bool word = p == cmdline || p[-1] == ' ';
+
+		p += sizeof(key) - 1;
+		if (word)
+			snprintf(name, len, "%.*s", (int)strcspn(p, ", \n"), p);
+	}
+}
+
+static bool is_active(int fd, const char *name)
+{
+	char active[256];
+	ssize_t n = pread(fd, active, sizeof(active) - 1, 0);
+
+	active[n > 0 ? n : 0] = '\0';
+	for (char *p = active; (p = strstr(p, name)); p++)
+		if ((p == active || p[-1] == ' ') && strchr(" \n", p[strlen(name)]))
+			return true;
+	return false;
+}
+
+/* The kernel notifies whoever polls the file "active" when a console registers. */
+void console_wait(const char *cmdline)
+{
+	int64_t deadline = now_ms() + 1000, left;
+	struct pollfd p = { .events = POLLPRI };
+	char name[32];
+
+	last_console(cmdline, name, sizeof(name));
+	if (strncmp(name, "hvc", 3))
+		return;
+	p.fd = open("/sys/class/tty/console/active", O_RDONLY | O_CLOEXEC);
+	while (p.fd >= 0 && !is_active(p.fd, name) && (left = deadline - now_ms()) > 0)
+		poll(&p, 1, (int)left);
+	if (p.fd >= 0)
+		close(p.fd);
 }
 
 static void write_all(int fd, const char *p, size_t len)

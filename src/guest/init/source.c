@@ -51,8 +51,8 @@ static int parse_devno(const char *s, struct source *out)
 	if (major > 0xfff || minor > 0xfffff)
 		return -1;
 	out->kind = SOURCE_DEVNO;
-	out->major = (unsigned int)major;
-	out->minor = (unsigned int)minor;
+	out->major = (unsigned)major;
+	out->minor = (unsigned)minor;
 	return 0;
 }
 
@@ -92,7 +92,7 @@ void source_parse(const char *text, const char *fstype, struct source *out)
 
 	memset(out, 0, sizeof(*out));
 	snprintf(out->value, sizeof(out->value), "%s", text);
-	for (unsigned int i = 0; i < sizeof(table) / sizeof(*table); i++) {
+	for (unsigned i = 0; i < sizeof(table) / sizeof(*table); i++) {
 		size_t len = strlen(table[i].prefix);
 
 		if (strncmp(text, table[i].prefix, len))

@@ -19,9 +19,9 @@ enum source_kind {
 
 struct source {
 	enum source_kind kind;
-	char value[256];           /* without the prefix */
-	unsigned int major, minor; /* SOURCE_DEVNO */
-	int partnroff;             /* SOURCE_PARTUUID: "/PARTNROFF=n" */
+	char value[256];       /* without the prefix */
+	unsigned major, minor; /* SOURCE_DEVNO */
+	int partnroff;         /* SOURCE_PARTUUID: "/PARTNROFF=n" */
 };
 
 /* @fstype (may be NULL) makes a tag out of a plain word: root=TAG rootfstype=9p. */
