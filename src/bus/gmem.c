@@ -7,6 +7,19 @@
 
 #define HUGE_2M (2ull << 20)
 
+/*
+ * Huge pages, where the host has them, but for the first 2 MiB of the guest:
+ * what is there is small and scattered (firmware tables, boot structures, a
+ * small guest), and zeroing a huge page is a good part of a small guest's life.
+ */
+static void advise_huge(const struct gmem_bank *b, uint8_t *hva)
+{
+	uint64_t skip = b->gpa == 0 ? HUGE_2M : 0;
+
+	if (b->len > skip)
+		madvise(hva + skip, b->len - skip, MADV_HUGEPAGE);
+}
+
 static int map_bank(struct gmem_bank *b, bool hugepages, struct err *err)
 {
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -31,7 +44,7 @@ static int map_bank(struct gmem_bank *b, bool hugepages, struct err *err)
 		if (aligned > p)
 			munmap(p, (size_t)(aligned - p));
 		munmap(aligned + b->len, (size_t)(p + pad - aligned));
-		madvise(aligned, b->len, MADV_HUGEPAGE); /* a host without them is fine */
+		advise_huge(b, aligned);
 	}
 	madvise(aligned, b->len, MADV_DONTDUMP);
 	b->hva = aligned;

@@ -126,6 +126,8 @@ static void msi_free(void *opaque, int msi, int fd)
 	struct vm *vm = opaque;
 	struct irq_routes *r = vm->routes;
 
+	if (vm->retired)
+		return;
 	pthread_mutex_lock(&r->lock);
 	(void)irqfd(vm, msi, fd, false);       /* it was there */
 	r->used[msi] = r->routed[msi] = false; /* the entry goes with the next change */
@@ -147,7 +149,10 @@ static int kick_add(void *opaque, uint64_t addr, int fd)
 
 static void kick_del(void *opaque, uint64_t addr, int fd)
 {
-	(void)ioeventfd(opaque, addr, fd, KVM_IOEVENTFD_FLAG_DEASSIGN); /* it was there */
+	const struct vm *vm = opaque;
+
+	if (!vm->retired)
+		(void)ioeventfd(opaque, addr, fd, KVM_IOEVENTFD_FLAG_DEASSIGN); /* it was there */
 }
 
 struct evt_hub vm_evt_hub(struct vm *vm)
@@ -155,6 +160,11 @@ struct evt_hub vm_evt_hub(struct vm *vm)
 	static const struct evt_hub_ops ops = { msi_new, msi_route, msi_free, kick_add, kick_del };
 
 	return (struct evt_hub){ .ops = &ops, .opaque = vm };
+}
+
+void vm_retire(struct vm *vm)
+{
+	vm->retired = true;
 }
 
 int irq_routes_new(struct vm *vm, struct err *err)

@@ -48,4 +48,10 @@ int vm_set_clock(struct vm *vm, uint64_t ns);
 /* MSIs by irqfd and doorbells by ioeventfd. */
 struct evt_hub vm_evt_hub(struct vm *vm);
 
+/*
+ * No vCPU will run any more. From now on the hub takes nothing out of KVM: it
+ * all goes with the VM, and one by one it costs milliseconds each.
+ */
+void vm_retire(struct vm *vm);
+
 #endif

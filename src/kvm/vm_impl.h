@@ -17,6 +17,7 @@ struct vm {
 	struct bus *ports, *mmio;
 	struct kvm_cpuid2 *cpuid;
 	struct irq_routes *routes; /* irq.c */
+	bool retired;              /* vm_retire() */
 };
 
 int irq_routes_new(struct vm *vm, struct err *err);

@@ -268,6 +268,8 @@ void machine_free(struct machine *m)
 	for (unsigned i = 0; i < m->ncpus; i++)
 		vcpu_free(m->cpu[i].vcpu);
 	free(m->cpu);
+	if (m->vm)
+		vm_retire(m->vm);
 	devices_free(m->devices);
 	arch_board_free(m->board);
 	vm_free(m->vm);
