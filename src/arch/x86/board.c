@@ -413,17 +413,35 @@ void arch_board_free(struct arch_board *b)
 	free(b);
 }
 
+/*
+ * All the firmware there is. Linux on hardware-reduced ACPI thinks that only
+ * EFI can reset, finds none, and falls back on the BIOS: it jumps to F000:FFF0
+ * in real mode. There the keyboard controller's reset line is pulled.
+ */
+static void write_reset_vector(struct arch_board *b)
+{
+	static const uint8_t code[] = {
+		0xb0, 0xfe, /*    mov $0xfe, %al */
+		0xe6, 0x64, /*    out %al, $0x64 */
+		0xf4,       /* 1: hlt */
+		0xeb, 0xfd, /*    jmp 1b */
+	};
+
+	memcpy(gmem_ptr(b->cfg.mem, MM_RESET_VECTOR, sizeof(code)), code, sizeof(code));
+}
+
 int arch_board_load(struct arch_board *b, const struct arch_image *im, struct err *err)
 {
 	uint8_t *acpi = gmem_ptr(b->cfg.mem, MM_BIOS_TABLES, MM_MPTABLE - MM_BIOS_TABLES);
-	uint8_t *mp = gmem_ptr(b->cfg.mem, MM_MPTABLE, MM_HIGH_LOAD - MM_MPTABLE);
+	uint8_t *mp = gmem_ptr(b->cfg.mem, MM_MPTABLE, MM_RESET_VECTOR - MM_MPTABLE);
 	long n;
 
 	n = acpi_build(b->cfg.ncpus, MM_BIOS_TABLES, acpi, MM_MPTABLE - MM_BIOS_TABLES);
 	assert(n > 0); /* the room is made for ARCH_MAX_CPUS */
-	n = mptable_build(b->cfg.ncpus, MM_MPTABLE, mp, MM_HIGH_LOAD - MM_MPTABLE);
+	n = mptable_build(b->cfg.ncpus, MM_MPTABLE, mp, MM_RESET_VECTOR - MM_MPTABLE);
 	assert(n > 0);
 	(void)n;
+	write_reset_vector(b);
 	b->kernel = &im->kernel;
 	b->cpuid = im->host;
 	b->cpuid.ncpus = b->cfg.ncpus;

@@ -9,16 +9,17 @@
 /* Where everything is in guest-physical memory. */
 
 /* Low RAM. Nothing below 0x500 is ours: a real-mode IVT and BIOS data area may be looked for there. */
-#define MM_GDT         0x1000ull  /* boot-time GDT */
-#define MM_PVH_INFO    0x2000ull  /* hvm_start_info, module list, memory map (8 KiB) */
-#define MM_PAGE_TABLES 0x8000ull  /* PML4, PDPT, 4 PDs: identity map of 4 GiB (24 KiB) */
-#define MM_BOOT_PARAMS 0x10000ull /* the "zero page" (4 KiB) */
-#define MM_CMDLINE     0x20000ull /* kernel command line (64 KiB at most) */
-#define MM_CMDLINE_MAX 0x10000ull
-#define MM_EBDA        0x9fc00ull  /* end of conventional memory */
-#define MM_BIOS_TABLES 0xe0000ull  /* RSDP, ACPI tables; reserved to 1 MiB */
-#define MM_MPTABLE     0xf8000ull  /* MP floating pointer and table, inside 0xf0000-0xfffff where it is looked for */
-#define MM_HIGH_LOAD   0x100000ull /* first byte for a kernel */
+#define MM_GDT          0x1000ull  /* boot-time GDT */
+#define MM_PVH_INFO     0x2000ull  /* hvm_start_info, module list, memory map (8 KiB) */
+#define MM_PAGE_TABLES  0x8000ull  /* PML4, PDPT, 4 PDs: identity map of 4 GiB (24 KiB) */
+#define MM_BOOT_PARAMS  0x10000ull /* the "zero page" (4 KiB) */
+#define MM_CMDLINE      0x20000ull /* kernel command line (64 KiB at most) */
+#define MM_CMDLINE_MAX  0x10000ull
+#define MM_EBDA         0x9fc00ull  /* end of conventional memory */
+#define MM_BIOS_TABLES  0xe0000ull  /* RSDP, ACPI tables; reserved to 1 MiB */
+#define MM_MPTABLE      0xf8000ull  /* MP floating pointer and table, inside 0xf0000-0xfffff where it is looked for */
+#define MM_RESET_VECTOR 0xffff0ull  /* F000:FFF0, where a kernel jumps that resets through the BIOS */
+#define MM_HIGH_LOAD    0x100000ull /* first byte for a kernel */
 
 /* The hole below 4 GiB. */
 #define MM_LOW_RAM_END  0xc0000000ull /* 3 GiB */
