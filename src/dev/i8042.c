@@ -2,17 +2,17 @@
 /*
  * How it works
  *
- * The status never changes: the input buffer is empty, so a driver about to
- * send never waits, and the output buffer is empty, so one that drains it is
- * done at once. No command is answered, which is how a driver learns that there
- * is no keyboard controller to speak of. Linux does not even ask when the FADT
- * leaves out the 8042 flag; with acpi=off it gives up after half a second.
+ * The status never changes. The input buffer is empty, so a driver about to
+ * send (a reset, say) never waits. The output buffer is full, however often it
+ * is read: that is how a driver learns at once that there is no controller to
+ * speak of. Linux does not even ask when the FADT leaves out the 8042 flag;
+ * with acpi=off it reads 16 bytes and says "No controller found".
  */
 #include "dev/i8042.h"
 
-#define PORT_DATA     0
 #define PORT_COMMAND  4
 
+#define STATUS_OUTPUT 0x01 /* output buffer full */
 #define STATUS_SYSTEM 0x04 /* self-test passed */
 #define STATUS_UNLOCK 0x10 /* keyboard not locked */
 
@@ -23,8 +23,8 @@
 uint8_t i8042_read(unsigned off)
 {
 	if (off == PORT_COMMAND)
-		return STATUS_SYSTEM | STATUS_UNLOCK;
-	return off == PORT_DATA ? 0x00 : 0xff;
+		return STATUS_OUTPUT | STATUS_SYSTEM | STATUS_UNLOCK;
+	return 0xff;
 }
 
 void i8042_write(const struct guest_events *events, unsigned off, uint8_t val)

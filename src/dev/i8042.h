@@ -8,8 +8,8 @@
 
 /*
  * What is left of the keyboard controller: its reset line. Command 0xfe at
- * port 0x64 resets, the status reads as "input buffer empty, no data", and
- * the few commands by which drivers probe find no keyboard and no mouse.
+ * port 0x64 resets; the status reads as "input buffer empty, output buffer
+ * full" for ever, by which drivers that probe find no controller.
  * Offset 0 is port 0x60, offset 4 port 0x64. Stateless.
  */
 uint8_t i8042_read(unsigned off);

@@ -25,9 +25,9 @@ guest:
 	EQB($0xff, %al)
 	jmp 1b
 2:
-	IN(0x64) /* no keyboard: nothing to read, nothing in the way of a write */
-	test $3, %al
-	CHECK(z)
+	IN(0x64) /* no keyboard: the output buffer never empties, nothing is in the way of a write */
+	and $3, %al
+	EQB($1, %al)
 	IN(0x70)
 	EQB($0xff, %al)
 	IN(PM + 1)

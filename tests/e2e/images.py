@@ -1,0 +1,90 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the Linux guests boot, below build/e2e: made once, and again when it is older than what it is made of."""
+import functools
+import os
+import struct
+import subprocess
+
+from vm import HERE, TOP
+
+OUT = os.path.join(TOP, "build", "e2e")
+TOOLS = os.path.join(TOP, "tests", "images")
+MODULES = ["button", "evdev", "pvpanic-pci", "virtio_pci", "virtio_console", "virtio-rng"]
+
+
+@functools.lru_cache
+def bzimage(flavour="amd64"):
+    return subprocess.run([os.path.join(TOOLS, "get-kernel"), flavour], check=True, stdout=subprocess.PIPE,
+                          text=True).stdout.strip()
+
+
+def made(name, sources, make):
+    """The path of `name`, which make(path) makes from its sources."""
+    path = os.path.join(OUT, name)
+    if not os.path.exists(path) or any(os.stat(s).st_mtime > os.stat(path).st_mtime for s in sources):
+        os.makedirs(OUT, exist_ok=True)
+        tmp = f"{path}.{os.getpid()}"
+        make(tmp)
+        os.rename(tmp, path)
+    return path
+
+
+def initrd():
+    init, tool = os.path.join(HERE, "init"), os.path.join(TOOLS, "mkinitrd")
+    tree = bzimage().split("/boot/")[0]
+    return made("initrd", [init, tool, bzimage(), __file__],
+                lambda out: subprocess.run([tool, out, "--init", init, "--modules", tree, *MODULES], check=True))
+
+
+def initrd32():
+    """busybox is 64-bit: /init is a program of ours."""
+    source, tool = os.path.join(HERE, "init32.c"), os.path.join(TOOLS, "mkinitrd")
+    init = made("init32", [source], lambda out: subprocess.run(
+        ["gcc", "-m32", "-Os", "-Wall", "-ffreestanding", "-fno-pie", "-no-pie", "-fno-stack-protector", "-nostdlib",
+         "-static", "-o", out, source], check=True))
+    return made("initrd32", [init, tool], lambda out: subprocess.run([tool, out, "--init", init], check=True))
+
+
+def vmlinux():
+    """Beside the bzImage, where the lab has it from, too."""
+    path = bzimage().replace("/vmlinuz-", "/vmlinux-")
+    if not os.path.exists(path):
+        subprocess.run([os.path.join(TOOLS, "get-vmlinux"), bzimage(), path], check=True)
+    return path
+
+
+def write(path, data):
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def without_note(elf):
+    """The PVH note (owner Xen, type 18) gets another type."""
+    note = struct.pack("<II", 4, 8) + struct.pack("<I", 18) + b"Xen\0"
+    assert elf.count(note) == 1
+    return elf.replace(note, note.replace(b"\x12\0\0\0", b"\xee\0\0\0"))
+
+
+def vmlinux_without_note():
+    return made("vmlinux-no-note", [vmlinux()], lambda out: write(out, without_note(read(vmlinux()))))
+
+
+def padded_bzimage():
+    """As a distribution's signature makes it: more behind the end, of an odd length."""
+    return made("bzimage-padded", [bzimage()], lambda out: write(out, read(bzimage()) + b"\xa5" * 4321))
+
+
+def make_all():
+    bzimage("i386-pae")
+    for make in initrd, initrd32, vmlinux, vmlinux_without_note, padded_bzimage:
+        make()
+
+
+if __name__ == "__main__":
+    make_all()

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The command line, with tiny guests: mistakes, messages, files written."""
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+import vm
+from guests import guest
+
+TO_COME = ["-d disk", "--9p dir,tag", "--fs dir,tag", "--vsock 3", "--sandbox=off", "--trace=virtq",
+           "--pcap file", "--fault=disk0:eio", "--rw", "--rwdir dir", "--env A=b", "-n user", "-n virtio",
+           "image", "-- /bin/true"]
+MISTAKES = {"--wrong": "--wrong is not an option", "-x": "-x is not an option", "-k": "-k needs a value",
+            "--mem": "--mem needs a value",
+            "-m 1x": "'1x' is not a size", "-m ''": "'' is not a size", "-m -5": "'-5' is not a size",
+            "-m 1GG": "'1GG' is not a size", "-m 99999999T": "too large",
+            "-c 0": "not between 1 and 254", "-c 255": "not between 1 and 254", "-c two": "'two' is not a number",
+            "--timeout x": "number of seconds", "--grace -1": "number of seconds", "--grace 1e9": "number of seconds",
+            "--timeout 99999999999": "too long",
+            "--name ''": "not a name", "--name a/b": "not a name", f"--name {'a' * 65}": "not a name",
+            "one two": "one image"}
+
+
+def kvm(*args, **how):
+    return subprocess.run([vm.KVM, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=vm.PATIENCE, **how)
+
+
+def words(text):
+    return [] if not text else ["" if w == "''" else w for w in text.split(" ")]
+
+
+def check_usage(r, text):
+    """Exit status 2 and one line, with a hint at the help."""
+    assert (r.returncode, r.stdout) == (2, "")
+    assert r.stderr.startswith("kvm: ") and r.stderr.count("\n") == 1
+    assert text in r.stderr and "kvm help" in r.stderr
+
+
+def check_refused(r, text):
+    assert (r.returncode, r.stdout) == (1, "")
+    assert all(line.startswith("kvm: ") for line in r.stderr.splitlines())
+    assert text in r.stderr
+
+
+@pytest.mark.parametrize("args", MISTAKES)
+def test_mistake(args):
+    check_usage(kvm("run", *words(args)), MISTAKES[args])
+
+
+@pytest.mark.parametrize("args", TO_COME)
+def test_part_to_come(args):
+    check_usage(kvm("run", "-k", "/dev/null", *words(args)), "comes with")
+
+
+def test_unknown_command():
+    check_usage(kvm("walk"), "there is no command 'walk'")
+
+
+def test_help():
+    for args in [], ["help"], ["--help"], ["-h"]:
+        r = kvm(*args)
+        assert (r.returncode, r.stderr) == (0, "")
+        assert "kvm run" in r.stdout and "kvm doctor" in r.stdout
+    check_usage(kvm("help", "walk"), "there is no command 'walk'")
+
+
+def test_help_of_run():
+    for args in ["help", "run"], ["run", "--help"], ["run", "-h"]:
+        r = kvm(*args)
+        assert (r.returncode, r.stderr) == (0, "")
+        for option in "--kernel", "--initrd", "--params", "--mem", "--cpus", "--status-file", "--grace", "^A x":
+            assert option in r.stdout
+
+
+def test_version():
+    for word in "version", "--version", "-V":
+        r = kvm(word)
+        assert (r.returncode, r.stderr) == (0, "")
+        assert r.stdout.startswith("kvm ") and r.stdout.count("\n") == 1
+
+
+def test_full_stdout():
+    """What cannot be printed is an error."""
+    for args in ["help"], ["version"], ["help", "run"], ["run", "--help"], ["doctor"]:
+        with open("/dev/full", "w") as full:
+            r = subprocess.run([vm.KVM, *args], stdout=full, stderr=subprocess.PIPE, text=True)
+        assert (args, r.returncode) == (args, 1)
+
+
+@pytest.mark.kvm
+def test_sizes(kvm):
+    """Suffixes, both cases; plain is MiB."""
+    for size in "64", "64M", "65536k", "1g", "65536K":
+        kvm("-k", guest("exit"), "-m", size, "-p", "code=0").ends("exit", 0)
+
+
+@pytest.mark.kvm
+def test_options_twice(kvm):
+    """The last one counts."""
+    kvm("-k", "nowhere", "-k", guest("exit"), "-c", "3", "-c", "1", "-p", "code=1", "-p", "code=5",
+        "-n", "none", "--console", "serial").ends("exit", 5)
+
+
+def in_empty_namespace(directory, *args):
+    """kvm with an empty /boot, in `directory`; None where one may not hide /boot."""
+    hide = ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-m", "sh", "-c",
+            'mount -t tmpfs none /boot || exit 77; exec "$@"', "sh"]
+    r = subprocess.run([*hide, vm.KVM, *args], cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return None if r.returncode == 77 or "unshare" in r.stderr else r
+
+
+def test_no_kernel(tmp_path):
+    r = in_empty_namespace(tmp_path, "run", "--status-file", "status")
+    if r is None:
+        pytest.skip("no mount namespace may be made here")
+    check_refused(r, "no kernel found")
+    for place in "./arch/x86/boot/bzImage", "./vmlinux", f"/boot/vmlinuz-{os.uname().release}", "/boot/vmlinuz-*":
+        assert place in r.stderr
+    assert "-k FILE" in r.stderr
+    assert json.loads((tmp_path / "status").read_text()) == {"reason": "error", "code": 1}
+
+
+@pytest.mark.kvm
+def test_kernel_of_the_build_tree(tmp_path):
+    """./vmlinux is found, and ./arch/x86/boot/bzImage comes before it."""
+    shutil.copy(guest("exit"), tmp_path / "vmlinux")
+    assert kvm("run", "-p", "code=3", cwd=tmp_path).returncode == 3
+    os.makedirs(tmp_path / "arch/x86/boot")
+    shutil.copy(guest("poweroff"), tmp_path / "arch/x86/boot/bzImage")
+    assert kvm("run", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("args, text", [
+    (["-k", "nowhere"], "kernel nowhere: No such file"),
+    (["-k", "/"], "kernel /: is a directory"),
+    (["-k", "/dev/null"], "not a regular file"),
+    (["-k", "/etc/passwd"], "not a kernel"),
+    (["-k", "GUEST", "-i", "nowhere"], "initrd nowhere: No such file"),
+    (["-k", "GUEST", "-p", "x" * 3000], "2047"),
+])
+def test_refused(tmp_path, args, text):
+    args = [guest("exit") if a == "GUEST" else a for a in args]
+    check_refused(kvm("run", "--status-file", tmp_path / "status", *args), text)
+    assert json.loads((tmp_path / "status").read_text()) == {"reason": "error", "code": 1}
+
+
+@pytest.mark.kvm
+def test_too_little_memory(tmp_path):
+    check_refused(kvm("run", "-k", guest("exit"), "-m", "1"), "between 2M")
+
+
+@pytest.mark.kvm
+def test_status_file_is_replaced(tmp_path):
+    status = tmp_path / "status"
+    status.write_text("older\n")
+    kvm("run", "-k", guest("exit"), "-p", "code=9", "--status-file", status)
+    assert status.read_text() == '{"reason": "exit", "code": 9}\n'
+    assert os.listdir(tmp_path) == ["status"]
+
+
+@pytest.mark.kvm
+def test_status_file_that_cannot_be(tmp_path):
+    """The guest ran; it is an error all the same."""
+    r = kvm("run", "-k", guest("exit"), "-p", "code=0", "--status-file", tmp_path / "no" / "status")
+    assert (r.returncode, r.stdout) == (1, "exits\n")
+    assert "status file" in r.stderr and "No such file" in r.stderr
+
+
+@pytest.mark.kvm
+def test_log(tmp_path):
+    """Appended to, and the same as on stderr."""
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    r = kvm("run", "-k", guest("hang"), "--timeout", "0.1", "--log", log, "-v")
+    assert r.returncode == 252
+    assert log.read_text() == "before\n" + r.stderr
+
+
+def test_log_that_cannot_be(tmp_path):
+    check_refused(kvm("run", "-k", guest("exit"), "--log", tmp_path), "Is a directory")
+
+
+@pytest.mark.kvm
+def test_a_second_machine_beside_it(kvm):
+    """Two at the same time, of any names."""
+    one = kvm("-k", guest("hang"), "--name", "a.b_c-1")
+    one.out.wait_for("^ready")
+    kvm("-k", guest("exit"), "-p", "code=4").ends("exit", 4)
+    one.signal(3)
+    assert one.end() == 131
