@@ -3,7 +3,7 @@
 PREFIX ?= /usr/local
 B := build/release
 
-.PHONY: all run check check-long asan tsan lint layers bench install clean
+.PHONY: all run check check-long asan tsan lint layers fuzz bench install clean
 
 all: kvm
 
@@ -26,6 +26,8 @@ lint: kvm
 	@tests/lint
 layers:
 	@tests/layers
+fuzz:
+	@tests/fuzz/run
 bench: kvm
 	@bench/bench
 install: kvm

@@ -18,6 +18,7 @@
 
 #define LINE_MAX_LEN 1000000
 #define NAMES_LEN    512
+#define CONNECT_MS   500 /* for all machines together */
 
 uint64_t now_ms(void)
 {
@@ -197,13 +198,24 @@ static int add(struct client **all, int n, const struct client *c)
 	return 0;
 }
 
+/* A flood of callers may leave no place in the line for a moment, a wedged machine for good. */
+static int open_patiently(const struct rundir *d, const char *name, struct client *c, uint64_t deadline)
+{
+	int error;
+
+	while (!(error = client_open(d, name, c)) && c->fd < 0 && now_ms() < deadline)
+		usleep(1000);
+	return error;
+}
+
 static int open_each(const struct rundir *d, char **names, int n, struct client **out, struct err *err)
 {
+	uint64_t deadline = now_ms() + CONNECT_MS;
 	int live = 0;
 
 	for (int i = 0; i < n; i++) {
 		struct client c;
-		int error = client_open(d, names[i], &c);
+		int error = open_patiently(d, names[i], &c, deadline);
 
 		if (error == -ENOENT) {
 			rundir_sweep(d, names[i]);

@@ -29,6 +29,7 @@
  */
 
 #define GREET_MS  2000 /* for all of them together */
+#define STEP_US   2000
 #define TELL_MS   1500
 #define FORCE_MS  2000 /* for a forced stop, before it becomes a kill */
 #define GONE_MS   2500
@@ -154,16 +155,34 @@ static int wait_polite(struct stop *s, const struct how *how, uint64_t start)
 	return wait_gone(s);
 }
 
-static void ask(struct stop *s, bool force, uint64_t deadline)
+/* If it has greeted. */
+static void ask(struct stop *s, bool force)
 {
 	struct json_object *more;
 
-	s->asked = s->c.fd >= 0 && !client_greeting(&s->c, deadline);
+	s->asked = s->c.fd >= 0 && !client_greeting(&s->c, 0);
 	if (!s->asked)
 		return;
 	more = json_object_new_object();
 	json_object_object_add(more, "force", json_object_new_boolean(force));
 	client_send(&s->c, "stop", more);
+}
+
+/* Each as soon as it greets: a wedged one keeps none of the others waiting. */
+static void ask_all(struct stop *s, int n, bool force, uint64_t deadline)
+{
+	bool more;
+
+	do {
+		more = false;
+		for (int i = 0; i < n; i++) {
+			if (!s[i].asked && !s[i].c.ended)
+				ask(&s[i], force);
+			more |= !s[i].asked && !s[i].c.ended;
+		}
+		if (more)
+			usleep(STEP_US);
+	} while (more && now_ms() < deadline);
 }
 
 static int wait_one(struct stop *s, const struct how *how, uint64_t start)
@@ -180,8 +199,7 @@ static int stop(struct stop *s, int n, const struct how *how)
 	uint64_t start = now_ms();
 	int status = 0;
 
-	for (int i = 0; i < n; i++)
-		ask(&s[i], how->force, start + GREET_MS);
+	ask_all(s, n, how->force, start + GREET_MS);
 	for (int i = 0; i < n; i++)
 		if (wait_one(&s[i], how, start))
 			status = EXIT_HOST;

@@ -29,20 +29,22 @@
  * wait for the client to read, none of its requests is read or served; if it
  * reads nothing for STUCK_NS, it is dropped. One client too many drops the one
  * that has been silent for longest, those that wait for an answer last: so a
- * crowd of idle ones cannot keep `kvm stop` out.
+ * crowd of idle ones cannot keep `kvm stop` out. Few are let in at a time, so
+ * that each has some turns to say what it wants.
  *
  * Closing a socket with unread input would take the last reply from a client
  * that is still writing. So what it has sent is read away first, up to a bound.
  */
 
 #define READ_LEN                      1024
-#define ACCEPTS                       4 /* in one turn */
+#define ACCEPTS         64 /* in one turn, */
+#define LIVE_ACCEPTS    4  /* of them such that are still there */
 #define PENDING_MAX                   16
 #define ID_MAX                        256
 #define DEPTH_MAX                     8
 #define OUT_MAX                       65536
 #define DISCARD_MAX                   (1u << 20)
-#define STUCK_NS                      10000000000ull
+#define STUCK_NS                      2000000000ull
 #define ACCEPT_AGAIN_NS               1000000000ull
 
 #define container_of(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
@@ -495,13 +497,22 @@ static void make_room(struct control *c)
 	client_free(cl);
 }
 
-static void client_new(struct control *c, int fd)
+/* Has the peer neither said anything nor stayed? */
+static bool hung_up(int fd)
 {
-	struct client *cl = may_talk(fd) ? calloc(1, sizeof(*cl)) : NULL;
+	char byte;
+
+	return recv(fd, &byte, 1, MSG_PEEK) == 0;
+}
+
+/* False: that was no client. */
+static bool client_new(struct control *c, int fd)
+{
+	struct client *cl = may_talk(fd) && !hung_up(fd) ? calloc(1, sizeof(*cl)) : NULL;
 
 	if (!cl) {
 		close(fd);
-		return;
+		return false;
 	}
 	make_room(c);
 	cl->c = c;
@@ -513,17 +524,18 @@ static void client_new(struct control *c, int fd)
 	loop_fd_add(c->cc.loop, &cl->fd);
 	if (greet(cl))
 		client_free(cl);
+	return true;
 }
 
 static void on_connection(struct loop_fd *f, short revents)
 {
 	struct control *c = container_of(f, struct control, listener);
 
-	for (unsigned i = 0; i < ACCEPTS; i++) {
+	for (unsigned i = 0, live = 0; i < ACCEPTS && live < LIVE_ACCEPTS; i++) {
 		int fd = accept4(f->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (fd >= 0) {
-			client_new(c, fd);
+			live += client_new(c, fd);
 		} else if (errno != EINTR && errno != ECONNABORTED) {
 			if (errno != EAGAIN) { /* out of descriptors, say: not again at once */
 				f->events = 0;

@@ -396,6 +396,11 @@ void machine_reset(struct machine *m)
 	raise_event(m, MACHINE_RESET, MACHINE_RESET_ASKED, NULL);
 }
 
+void machine_resize(struct machine *m, uint16_t cols, uint16_t rows)
+{
+	devices_resize(m->devices, cols, rows);
+}
+
 void machine_power_button(struct machine *m)
 {
 	arch_board_power_button(m->board);

@@ -61,6 +61,9 @@ void machine_reset(struct machine *m);
 
 /* These reach a paused guest when it is resumed. */
 void machine_power_button(struct machine *m);
+
+/* The host's terminal has this size now. */
+void machine_resize(struct machine *m, uint16_t cols, uint16_t rows);
 int machine_nmi(struct machine *m, struct err *err);             /* to the first CPU */
 int machine_sysrq(struct machine *m, char key, struct err *err); /* by a break on COM1 */
 

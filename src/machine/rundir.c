@@ -23,6 +23,9 @@
  * the backlog, whether or not the machine ever accepts. The kernel also says
  * whose socket it is, so even a wedged machine has a process number.
  *
+ * A killed machine with much memory takes a while to die, and listens until it
+ * is dead. Who starts another one under its name waits for that.
+ *
  * Making, testing and removing a socket file are several steps. They are done
  * under a lock on the directory itself, held for microseconds, so that two
  * starts of one name, or a start and a sweep, come one after the other.
@@ -31,9 +34,11 @@
  * what somebody else has put in its place (in /tmp) is refused.
  */
 
-#define LOCK_TRIES 1000 /* of 1 ms */
-#define BACKLOG    4096 /* the kernel takes fewer where somaxconn says so */
-#define SUFFIX     ".sock"
+#define LOCK_TRIES  1000 /* of 1 ms */
+#define DEATH_TRIES 200  /* of 10 ms */
+#define PF_EXITING  4    /* the kernel's flag in /proc/PID/stat, proc(5) */
+#define BACKLOG     4096 /* the kernel takes fewer where somaxconn says so */
+#define SUFFIX      ".sock"
 
 bool rundir_name_ok(const char *name)
 {
@@ -211,7 +216,38 @@ static int listen_at(const struct rundir *d, const char *name, struct rundir_cla
 	return -EIO;
 }
 
-int rundir_claim(const struct rundir *d, const char *name, struct rundir_claim *out, struct err *err)
+/* Has process @pid been killed or exited, and is only not gone yet? */
+static bool is_ending(pid_t pid)
+{
+	char path[64], stat[512] = "", state, *end;
+	unsigned flags = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	f = fopen(path, "re");
+	if (!f)
+		return true;
+	end = fgets(stat, sizeof(stat), f) ? strrchr(stat, ')') : NULL;
+	fclose(f);
+	return !end || sscanf(end, ") %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2 || flags & PF_EXITING;
+}
+
+/* Is who has the name dying, or dead by now? Waits a moment, so that asking again may have another answer. */
+static bool await_death(const struct rundir *d, const char *name, unsigned tries)
+{
+	const struct timespec step = { .tv_nsec = 10000000 };
+	pid_t pid;
+	int fd = rundir_connect(d, name, &pid);
+
+	if (fd >= 0)
+		close(fd);
+	if (fd == -EAGAIN || (fd >= 0 && !is_ending(pid)) || tries == DEATH_TRIES)
+		return false;
+	nanosleep(&step, NULL);
+	return true;
+}
+
+static int try_claim(const struct rundir *d, const char *name, struct rundir_claim *out, struct err *err)
 {
 	int error = lock(d, err);
 
@@ -221,6 +257,17 @@ int rundir_claim(const struct rundir *d, const char *name, struct rundir_claim *
 	if (!error)
 		error = listen_at(d, name, out, err);
 	unlock(d);
+	return error;
+}
+
+int rundir_claim(const struct rundir *d, const char *name, struct rundir_claim *out, struct err *err)
+{
+	unsigned tries = 0;
+	int error;
+
+	do
+		error = try_claim(d, name, out, err);
+	while (error == -EEXIST && await_death(d, name, tries++));
 	return error;
 }
 

@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -150,6 +151,15 @@ static void unsuspend(struct session *s)
 	stdio_resume(s->con);
 }
 
+/* hvc0 has the size of our terminal. */
+static void resize(struct session *s)
+{
+	struct winsize w;
+
+	if (s->m && s->sink && !ioctl(STDIN_FILENO, TIOCGWINSZ, &w))
+		machine_resize(s->m, w.ws_col, w.ws_row);
+}
+
 static void on_signal(struct loop_fd *f, short revents)
 {
 	struct session *s = of_signals(f);
@@ -160,6 +170,7 @@ static void on_signal(struct loop_fd *f, short revents)
 	switch (si.ssi_signo) {
 	case SIGTSTP: suspend(s); break;
 	case SIGCONT: unsuspend(s); break;
+	case SIGWINCH: resize(s); break;
 	case SIGQUIT: end(s, END_SIGNAL, SIGQUIT); break;
 	default: press_button(s, (int)si.ssi_signo); break;
 	}
@@ -186,7 +197,7 @@ static void on_end_key(void *opaque)
 
 static int take_signals(struct session *s, struct err *err)
 {
-	static const int own[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT };
+	static const int own[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH };
 	sigset_t set;
 
 	sigemptyset(&set);
@@ -450,6 +461,8 @@ static int start(struct session *s, struct err *err)
 	error = machine_new(s->cfg, &parts, &s->m, err);
 	if (!error && s->paused)
 		error = machine_pause(s->m, err);
+	if (!error)
+		resize(s);
 	if (!error)
 		error = machine_start(s->m, err);
 	if (error)

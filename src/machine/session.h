@@ -30,7 +30,7 @@ const char *end_reason_name(enum end_reason reason);
 
 /*
  * Runs a VM as @cfg says until it ends. While it runs it owns SIGINT, SIGTERM,
- * SIGHUP, SIGQUIT, SIGTSTP, SIGCONT and file descriptors 0 and 1. Ends that are
+ * SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH and file descriptors 0 and 1. Ends that are
  * neither the guest's own wish nor the user's are told on stderr.
  * Returns 0 with @end filled in, or -errno with a text (of one or more lines)
  * when it could not be set up. Once per process, on the main thread.

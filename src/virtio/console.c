@@ -28,6 +28,7 @@
 #define QUEUE_SIZE  128
 #define MAX_PIECES  64
 #define PATIENCE_NS 1000000000ull
+#define TURN_BYTES  (256u << 10) /* sent before others on the loop have their turn */
 #define CTRL_RX     2
 #define CTRL_TX     3
 
@@ -80,23 +81,29 @@ static struct virtq *ring(struct vconsole *v, unsigned q)
 static bool take_rx(struct port *p)
 {
 	struct virtio_dev *d = &p->v->dev;
-	unsigned q = rx_queue(p->id);
+	unsigned q = rx_queue(p->id), empty = 0;
 	struct virtq *r = ring(p->v, q);
 
 	if (!r || d->paused)
 		return false;
-	while (!p->has_rx) {
+	while (!p->has_rx && empty < QUEUE_SIZE) {
 		int got = virtio_pop(d, q, &p->rx, p->rx_iov, MAX_PIECES);
 
 		if (got < 0 || (got == 0 && !virtq_rearm(r)))
-			return false;
-		if (got && p->rx.in_len)
-			p->has_rx = true;
-		else if (got)
+			break;
+		p->has_rx = got && p->rx.in_len;
+		if (got && !p->has_rx) {
 			virtq_push(r, &p->rx, 0);
+			empty++;
+		}
 	}
-	virtq_disarm(r);
-	return true;
+	if (empty)
+		virtio_flush(d, q);
+	if (empty == QUEUE_SIZE)
+		virtio_again(d, q); /* others have their turn */
+	if (p->has_rx)
+		virtq_disarm(r);
+	return p->has_rx;
 }
 
 static size_t port_room(void *dev)
@@ -124,8 +131,8 @@ static void port_recv(void *dev, const uint8_t *buf, size_t n)
 
 /* Output. */
 
-/* Sends as much of the held chain as its console keeps; true: all of it. */
-static bool send_some(struct port *p)
+/* Sends as much of the held chain as its console keeps, and @budget allows; true: all of it. */
+static bool send_some(struct port *p, size_t *budget)
 {
 	struct chain *c = &p->tx;
 	uint8_t buf[4096];
@@ -133,10 +140,11 @@ static bool send_some(struct port *p)
 	while (c->out_pos < c->out_len) {
 		size_t want = c->out_len - c->out_pos < sizeof(buf) ? c->out_len - c->out_pos : sizeof(buf);
 
-		if (con_space(p->cfg.con, want) < want && !p->impatient)
+		if (!*budget || (con_space(p->cfg.con, want) < want && !p->impatient))
 			return false;
 		want = chain_get(c, buf, want);
 		con_send(p->cfg.con, buf, want);
+		*budget -= want < *budget ? want : *budget;
 	}
 	return true;
 }
@@ -146,6 +154,7 @@ static void pump_tx(struct port *p)
 {
 	struct vconsole *v = p->v;
 	unsigned q = tx_queue(p->id), n = 0;
+	size_t budget = TURN_BYTES;
 
 	for (;;) {
 		struct virtq *r = ring(v, q);
@@ -167,8 +176,10 @@ static void pump_tx(struct port *p)
 			p->has_tx = true;
 			n++;
 		}
-		if (!send_some(p)) {
-			if (!p->patience.armed)
+		if (!send_some(p, &budget)) {
+			if (!budget)
+				virtio_again(&v->dev, q); /* a chain may have 4 GiB */
+			else if (!p->patience.armed)
 				loop_timer_set(v->loop, &p->patience, PATIENCE_NS);
 			break;
 		}

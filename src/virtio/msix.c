@@ -43,6 +43,7 @@ struct msix {
 	unsigned nvecs;     /* [c] */
 	pthread_mutex_t lock;
 	bool mask_all; /* [m] */
+	bool told;     /* [m] that something failed: once, for the guest may make it fail again and again */
 	atomic_bool enabled;
 	struct vector vec[];
 };
@@ -136,8 +137,9 @@ static void update(struct msix *x, struct vector *v)
 	bool open = atomic_load(&x->enabled) && !x->mask_all && !(v->entry[ENTRY_CTRL] & PCI_MSIX_ENTRY_CTRL_MASKBIT);
 	int error = open ? route(x, v) : 0;
 
-	if (error)
+	if (error && !x->told)
 		log_line("an interrupt of the guest cannot be set up (error %d): its device will seem dead", -error);
+	x->told |= error != 0;
 	atomic_store(&v->open, open && !error);
 	if (open && !error && atomic_exchange(&v->pending, false))
 		send(v);

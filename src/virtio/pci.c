@@ -53,6 +53,7 @@ struct virtio_pci {
 	pthread_mutex_t lock;
 	struct irq intx;                         /* [m] */
 	uint8_t isr;                             /* [m] */
+	bool quiet;                              /* [m] a reset was asked for: no ISR bits until the next driver */
 	uint32_t features_select, driver_select; /* [m] */
 	uint16_t queue_select;                   /* [m] */
 	_Atomic uint16_t config_vector;
@@ -76,7 +77,8 @@ static void raise_irq(struct virtio_pci *p, unsigned vector, uint8_t isr)
 		return;
 	}
 	pthread_mutex_lock(&p->lock);
-	p->isr |= isr;
+	if (!p->quiet)
+		p->isr |= isr;
 	update_intx(p);
 	pthread_mutex_unlock(&p->lock);
 }
@@ -211,9 +213,12 @@ static void set_queue_vector(struct virtio_pci *p, uint64_t val)
 static void set_status(struct virtio_pci *p, uint8_t val)
 {
 	virtio_reg_set_status(p->d, val);
+	/* After a reset nothing of the last driver remains, nor comes while the device finishes its requests. */
+	pthread_mutex_lock(&p->lock);
+	p->quiet = !val;
+	pthread_mutex_unlock(&p->lock);
 	if (val)
 		return;
-	/* After a reset nothing of the last driver remains. */
 	clear_vectors(p);
 	(void)read_isr(p);
 }

@@ -137,6 +137,14 @@ static void finish_reset(struct virtio_dev *d)
 	pthread_cond_broadcast(&d->stopped);
 }
 
+/* Under the lock. */
+static void reset(struct virtio_dev *d)
+{
+	d->resetting = true;
+	if (all_off(d))
+		finish_reset(d);
+}
+
 void virtio_queue_stopped(struct virtio_dev *d, unsigned index)
 {
 	struct virtio_queue *q = &d->queue[index];
@@ -231,11 +239,10 @@ int virtio_dev_init(struct virtio_dev *d, const struct virtio_init *init, struct
 	d->queue = calloc(init->nqueues, sizeof(d->queue[0]));
 	if (!d->queue)
 		return err_set(err, -ENOMEM, "out of memory");
-	for (unsigned i = 0; i < init->nqueues; i++)
-		d->queue[i].kick_fd = -1;
-	d->nqueues = init->nqueues;
-	for (unsigned i = 0; !error && i < init->nqueues; i++)
+	for (unsigned i = 0; !error && i < init->nqueues; i++) {
 		error = init_queue(d, i, init, err);
+		d->nqueues = i + 1;
+	}
 	return error;
 }
 
@@ -274,13 +281,14 @@ static void update_all_now(struct virtio_dev *d)
 void virtio_dev_stop(struct virtio_dev *d)
 {
 	pthread_mutex_lock(&d->lock);
-	d->resetting = !all_off(d);
+	reset(d);
 	pthread_mutex_unlock(&d->lock);
 	update_all_now(d);
 	pthread_mutex_lock(&d->lock);
 	while (!all_off(d))
 		pthread_cond_wait(&d->stopped, &d->lock);
 	pthread_mutex_unlock(&d->lock);
+	update_all_now(d); /* whoever called virtio_queue_stopped() has returned to its loop */
 }
 
 void virtio_dev_exit(struct virtio_dev *d)
@@ -289,7 +297,8 @@ void virtio_dev_exit(struct virtio_dev *d)
 		return;
 	virtio_dev_stop(d);
 	for (unsigned i = 0; i < d->nqueues; i++) {
-		loop_task_del(d->queue[i].home, &d->queue[i].task);
+		if (loop_here(d->queue[i].home)) /* elsewhere it ran when the queue was stopped */
+			loop_task_del(d->queue[i].home, &d->queue[i].task);
 		if (d->queue[i].kick_fd >= 0)
 			close(d->queue[i].kick_fd);
 	}
@@ -470,9 +479,7 @@ void virtio_reg_set_status(struct virtio_dev *d, uint8_t val)
 		if (val)
 			add_status(d, val);
 		else
-			d->resetting = true;
-		if (d->resetting && all_off(d))
-			finish_reset(d);
+			reset(d);
 	}
 	pthread_mutex_unlock(&d->lock);
 	post_all(d);

@@ -175,7 +175,7 @@ def test_32_bit_kernel(kvm, pae_works):
     f = facts(vm)
     assert f["reported"], vm.story()
     assert re.match(r"Linux version \S+-686-pae ", f["uname"][0])
-    assert f["cmdline"] == ["console=ttyS0 panic=-1 quiet"]
+    assert f["cmdline"] == ["console=ttyS0 pci=noearly panic=-1 quiet"]
     assert f["online"] == ["0-1"]
     assert f["clocksource"][0] in ("kvm-clock", "tsc")
     assert f["clockevent"] == ["lapic-deadline"]

@@ -2,16 +2,15 @@
 #include "fakedrv_dev.h"
 
 #include <linux/virtio_config.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#define NEED(x)     ((x) ? (void)0 : (fprintf(stderr, "fakedrv: %s\n", #x), abort()))
+#define NEED(x) ((x) ? (void)0 : (fprintf(stderr, "fakedrv: %s\n", #x), abort()))
 
-#define QUICK_TURNS 100  /* of the loop, without a pause */
-#define SLOW_TURNS  5000 /* with a millisecond between: somebody else has to do something */
+#define TURNS   1000 /* of the loop, for a device that is quick to do what it is asked */
 
 /* The transport. */
 
@@ -54,19 +53,14 @@ void fakedev_turn(struct fakedev *f)
 	}
 }
 
-static void pause_ms(void)
-{
-	nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-}
-
+/* Our own loop needs some turns. Where others run it there is no telling how long that takes. */
 static bool wait_for(struct fakedev *f, bool (*done)(struct fakedev *f, unsigned i), unsigned i)
 {
-	for (unsigned n = 0; n < QUICK_TURNS + SLOW_TURNS; n++) {
+	for (unsigned n = 0; !f->loop || n < TURNS; n++) {
 		if (done(f, i))
 			return true;
 		fakedev_turn(f);
-		if (n >= QUICK_TURNS || !f->loop)
-			pause_ms();
+		sched_yield();
 	}
 	return false;
 }

@@ -33,7 +33,7 @@ void fakedev_start(struct fakedev *f, uint64_t features, uint16_t size);
 /* Publishes what was added to queue @i, kicks if that is wanted, and turns the loop. */
 void fakedev_publish(struct fakedev *f, unsigned i);
 void fakedev_kick(struct fakedev *f, unsigned i); /* in any case; turns the loop */
-/* Waits until queue @i has a used chain: its token and length in @u. False: none came within a few seconds. */
+/* Waits until queue @i has a used chain: its token and length in @u. False: none came in many turns of our loop. */
 bool fakedev_get(struct fakedev *f, unsigned i, struct fake_used *u);
 /* Lets the loop handle everything that is ready now. */
 void fakedev_turn(struct fakedev *f);

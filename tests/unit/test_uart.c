@@ -7,6 +7,7 @@
  */
 #include "dev/uart.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -428,6 +429,89 @@ static void flow_control(void **state)
 	assert_int_equal(f->con.more, 4);
 }
 
+/* A break is a null byte and BI while that is the next byte, once; the line interrupt stands for it. */
+static void break_and_key(void **state)
+{
+	struct fixture *f = *state;
+
+	assert_int_equal(uart_break(f->u, 'h'), -ENOTCONN); /* nobody listens */
+	put(f, FCR, 0x01);
+	put(f, MCR, OPEN);
+	put(f, IER, 0x05);
+	recv_bytes(f, "a", 1);
+	assert_int_equal(uart_break(f->u, 'h'), 0);
+	assert_int_equal(room(f), 13);
+	recv_bytes(f, "b", 1);
+	assert_int_equal(get(f, IIR), 0xc4);
+	assert_int_equal(get(f, LSR), 0xe1); /* it is somewhere in the FIFO */
+	assert_int_equal(get(f, RBR), 'a');
+	assert_int_equal(get(f, IIR), 0xc6);
+	assert_int_equal(get(f, LSR), 0xf1);
+	assert_int_equal(get(f, LSR), 0x61);
+	assert_int_equal(get(f, IIR), 0xc4);
+	assert_int_equal(get(f, RBR), 0);
+	assert_int_equal(get(f, RBR), 'h');
+	assert_int_equal(get(f, LSR), 0x61);
+	assert_int_equal(get(f, RBR), 'b');
+	assert_int_equal(get(f, LSR), 0x60);
+	assert_false(f->level);
+}
+
+/* It finds room where the console does not; nothing that waits is lost, nor is there an overrun. */
+static void break_when_full(void **state)
+{
+	struct fixture *f = *state;
+	static const char want[] = "0123456789abcdef\0s";
+
+	put(f, FCR, 0x01);
+	put(f, MCR, OPEN);
+	recv_bytes(f, want, 16);
+	assert_int_equal(uart_break(f->u, 's'), 0);
+	assert_int_equal(uart_break(f->u, 't'), -EBUSY);
+	assert_int_equal(room(f), 0);
+	for (unsigned i = 0; i < 18; i++) {
+		assert_int_equal(get(f, LSR), i < 16 ? 0xe1 : i == 16 ? 0xf1 : 0x61);
+		assert_int_equal(get(f, RBR), want[i]);
+		assert_int_equal(room(f), i < 2 ? 0 : i - 1);
+	}
+	assert_int_equal(f->con.more, 1 + 16);
+	assert_int_equal(get(f, LSR), 0x60);
+
+	put(f, FCR, 0x00); /* a single buffer */
+	recv_bytes(f, "x", 1);
+	assert_int_equal(uart_break(f->u, 's'), 0);
+	assert_int_equal(get(f, RBR), 'x');
+	assert_int_equal(get(f, LSR), 0x71);
+	assert_int_equal(get(f, RBR), 0);
+	assert_int_equal(get(f, RBR), 's');
+	assert_int_equal(get(f, LSR), 0x60);
+}
+
+/* It goes with the FIFO's other bytes, and with a byte that is read unseen; the next one is as the first. */
+static void break_forgotten(void **state)
+{
+	struct fixture *f = *state;
+
+	put(f, FCR, 0x01);
+	put(f, MCR, OPEN);
+	assert_int_equal(uart_break(f->u, 'h'), 0);
+	put(f, FCR, 0x03);
+	assert_int_equal(get(f, LSR), 0x60);
+	recv_bytes(f, "ab", 2);
+	assert_int_equal(get(f, LSR), 0x61);
+	get(f, RBR);
+	get(f, RBR);
+	assert_int_equal(uart_break(f->u, 'h'), 0);
+	get(f, RBR);
+	assert_int_equal(get(f, LSR), 0x61);
+	assert_int_equal(uart_break(f->u, 'h'), 0);
+	assert_int_equal(get(f, LSR), 0xe1);
+	get(f, RBR);
+	assert_int_equal(get(f, LSR), 0xf1);
+	put(f, MCR, LOOP | OPEN);
+	assert_int_equal(uart_break(f->u, 'h'), -ENOTCONN);
+}
+
 static void polling_opens(void **state)
 {
 	struct fixture *f = *state;
@@ -584,13 +668,15 @@ static void check_line(struct fixture *f)
 
 static void random_step(struct fixture *f, unsigned *seed)
 {
-	unsigned off = rand_r(seed) % 9, what = rand_r(seed) % 8;
+	unsigned off = rand_r(seed) % 9, what = rand_r(seed) % 9;
 	char byte = rand_r(seed);
 
 	if (what < 3)
 		get(f, off);
 	else if (what < 6)
 		put(f, off, off == LCR && rand_r(seed) % 2 ? 0x03 : byte);
+	else if (what == 8)
+		uart_break(f->u, byte);
 	else if (room(f) || what == 7)
 		recv_bytes(f, &byte, 1); /* also where there is no room */
 	assert_in_range(room(f), 0, 16);
@@ -671,6 +757,9 @@ int main(void)
 		TEST(loop_data),
 		TEST(out2_gates),
 		TEST(flow_control),
+		TEST(break_and_key),
+		TEST(break_when_full),
+		TEST(break_forgotten),
 		TEST(polling_opens),
 		TEST(unplugged),
 		TEST(linux_startup),

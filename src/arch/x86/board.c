@@ -241,8 +241,18 @@ static void pm_ports_write(void *dev, uint64_t off, unsigned size, uint64_t val)
 	pm_write(dev, (unsigned)off, (uint8_t)val);
 }
 
+/*
+ * Among the i8042's ports sits 0x61. After an NMI Linux looks there for its
+ * cause, in bits 6 and 7, so all ones is the wrong answer. Bit 5 is the output
+ * of a timer that we have not; who waits for it waits for it to be high.
+ */
+#define NMI_STATUS_OFF   1
+#define NMI_STATUS_TIMER 0x20
+
 static uint64_t i8042_ports_read(void *dev, uint64_t off, unsigned size)
 {
+	if (off == NMI_STATUS_OFF)
+		return NMI_STATUS_TIMER | ~0xffull;
 	return i8042_read((unsigned)off) | ~0xffull;
 }
 
