@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cmd/cmd.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <json-c/json.h>
 #include <poll.h>
@@ -228,6 +229,7 @@ static int open_each(const struct rundir *d, char **names, int n, struct client 
 			for (int k = 0; k < live; k++)
 				client_close(&(*out)[k]);
 			free(*out);
+			*out = NULL;
 			return err_sys(err, error, "%s", names[i]);
 		}
 		live++;
@@ -293,12 +295,13 @@ static int choose(const char *command, const char *name, const struct client *c,
 
 int client_pick(const char *command, const char *name, struct client *out)
 {
-	struct client *all;
+	struct client *all = NULL;
 	struct err err;
 	int n = client_open_all(&all, &err), i, status = 0;
 
 	if (n < 0)
 		return cmd_fail(&err);
+	assert(!n || all);
 	i = choose(command, name, all, n, &status);
 	for (int k = 0; k < n; k++) {
 		if (k == i)

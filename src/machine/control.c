@@ -37,8 +37,8 @@
  */
 
 #define READ_LEN                      1024
-#define ACCEPTS         64 /* in one turn, */
-#define LIVE_ACCEPTS    4  /* of them such that are still there */
+#define ACCEPTS                       64 /* in one turn, */
+#define LIVE_ACCEPTS                  4  /* of them such that are still there */
 #define PENDING_MAX                   16
 #define ID_MAX                        256
 #define DEPTH_MAX                     8
@@ -211,7 +211,8 @@ struct verb {
 /* Seconds with three digits: json-c itself would print 17. */
 static void add_seconds(struct json_object *o, const char *key, uint64_t ns)
 {
-	double s = (double)(ns / 1000000) / 1000;
+	uint64_t ms = ns / 1000000;
+	double s = (double)ms / 1000;
 	char text[32];
 
 	snprintf(text, sizeof(text), "%.3f", s);
@@ -664,7 +665,7 @@ void control_free(struct control *c, const char *reason)
 		return;
 	finish(c, &(struct finish){ .fill = fill_ended, .arg = reason });
 	while (c->clients)
-		client_free(c->clients);
+		client_free(c->clients); /* NOLINT(clang-analyzer-unix.Malloc): it takes itself off the list */
 	loop_timer_del(c->cc.loop, &c->accept_again);
 	loop_timer_del(c->cc.loop, &c->tick);
 	loop_fd_del(c->cc.loop, &c->listener);

@@ -96,9 +96,9 @@ int rundir_open(struct rundir *d, bool make, struct err *err)
 	d->path = make_path();
 	if (!d->path)
 		return err_set(err, -ENOMEM, "out of memory");
-	if (make && mkdir(d->path, 0700) && errno != EEXIST)
-		error = err_sys(err, -errno, "%s", d->path);
-	else if ((d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) >= 0)
+	if (!make || !mkdir(d->path, 0700) || errno == EEXIST)
+		d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (d->fd >= 0)
 		error = check(d, err);
 	else if (errno == ENOTDIR || errno == ELOOP)
 		error = err_set(err, -ENOTDIR, "%s is no directory: remove it", d->path);
@@ -236,7 +236,7 @@ static bool is_ending(pid_t pid)
 static bool await_death(const struct rundir *d, const char *name, unsigned tries)
 {
 	const struct timespec step = { .tv_nsec = 10000000 };
-	pid_t pid;
+	pid_t pid = 0;
 	int fd = rundir_connect(d, name, &pid);
 
 	if (fd >= 0)

@@ -212,11 +212,11 @@ static void set_queue_vector(struct virtio_pci *p, uint64_t val)
 
 static void set_status(struct virtio_pci *p, uint8_t val)
 {
-	virtio_reg_set_status(p->d, val);
 	/* After a reset nothing of the last driver remains, nor comes while the device finishes its requests. */
 	pthread_mutex_lock(&p->lock);
 	p->quiet = !val;
 	pthread_mutex_unlock(&p->lock);
+	virtio_reg_set_status(p->d, val);
 	if (val)
 		return;
 	clear_vectors(p);

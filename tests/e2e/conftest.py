@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """
-Marks: linux(boots=N) needs a host that runs Linux guests, and boots N of them; kvm needs any /dev/kvm; long is
-for `make check-long` only. `make check` may boot 25 Linux guests in all, which is checked here.
+Marks: linux(boots=N, weight=W) needs a host that runs Linux guests, boots N of them, and takes as long as W boots
+(in the lab: about 10 s each; 16 kB of serial output are a boot, too). kvm needs any /dev/kvm. long is for `make
+check-long` only. `make check` may boot 25 Linux guests in all, which is checked here.
 """
 import os
 import subprocess
@@ -19,7 +20,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "linux(boots=1): boots so many Linux guests")
+    config.addinivalue_line("markers", "linux(boots=1, weight=boots): boots so many Linux guests")
     config.addinivalue_line("markers", "kvm: needs /dev/kvm")
     config.addinivalue_line("markers", "long: not part of `make check`")
 
@@ -29,12 +30,17 @@ def boots(item):
     return mark.kwargs.get("boots", 1) if mark else 0
 
 
+def weight(item):
+    mark = item.get_closest_marker("linux")
+    return mark.kwargs.get("weight", boots(item))
+
+
 def part(items, k, n):
     """The heaviest first, each to the part that has least."""
     load, mine = [0] * n, []
-    for item in sorted(items, key=boots, reverse=True):
+    for item in sorted(items, key=weight, reverse=True):
         lightest = load.index(min(load))
-        load[lightest] += boots(item) + 0.1
+        load[lightest] += weight(item)
         if lightest == k - 1:
             mine.append(item)
     return mine

@@ -240,9 +240,9 @@ def test_killed(machine, rundir):
     """kill -9 leaves nothing that blocks the next start, and list cleans up."""
     for _ in range(5):
         m = machine("deaf")
-        m.process.kill()
-        m.process.wait()
+        m.process.kill()  # and the next one does not wait until it is gone
         assert os.listdir(rundir) == ["m.sock"]
+    m.process.wait()
     assert listed() == {}
     assert os.listdir(rundir) == []
 
@@ -749,6 +749,11 @@ INIT = r"""#!/bin/sh
 /bin/busybox --install -s /bin
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
+if [ -e /bin/load-modules ]; then
+	load-modules
+	exec </dev/hvc0 >/dev/hvc0 2>&1
+	cat /dev/hwrng >/dev/null &
+fi
 echo "@clocksource $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
 (
 	i=0
@@ -773,14 +778,25 @@ poweroff -f
 """
 
 
+def linux_options(out, *more):
+    import images  # pylint: disable=import-outside-toplevel
+    (out / "init").write_text(INIT)
+    subprocess.run([os.path.join(images.TOOLS, "mkinitrd"), out / "initrd", "--init", out / "init", *more], check=True)
+    return "-k", images.vmlinux(), "-i", out / "initrd", "-m", 256, "--name", "m"
+
+
 @pytest.fixture(scope="session")
 def linux(tmp_path_factory):
     """Options of `kvm run` for a kernel and INIT."""
+    return linux_options(tmp_path_factory.mktemp("linux"))
+
+
+@pytest.fixture(scope="session")
+def linux_virtio(tmp_path_factory):
+    """The same, with the modules for its virtio devices."""
     import images  # pylint: disable=import-outside-toplevel
-    out = tmp_path_factory.mktemp("linux")
-    (out / "init").write_text(INIT)
-    subprocess.run([os.path.join(images.TOOLS, "mkinitrd"), out / "initrd", "--init", out / "init"], check=True)
-    return "-k", images.vmlinux(), "-i", out / "initrd", "-m", 256, "--name", "m"
+    tree = images.bzimage().split("/boot/")[0]
+    return *linux_options(tmp_path_factory.mktemp("linux"), "--modules", tree, *images.MODULES), "--console", "virtio"
 
 
 def number(m, fact):
@@ -821,7 +837,7 @@ def check_pauses(kvm, linux, params, lengths, ncpus=2):
 @pytest.mark.linux
 def test_linux_pauses_sysrq_nmi(kvm, linux):
     """25 short pauses and one longer than every watchdog's patience; then an NMI that makes it panic."""
-    m = check_pauses(kvm, linux, "quiet", [0.02 * (i % 6) for i in range(25)] + [45])
+    m = check_pauses(kvm, linux, "quiet", [0.02 * (i % 6) for i in range(25)] + [25])
     silent("sysrq", "h", within=20)
     m.out.wait_for(r"sysrq: HELP : .*reboot\(b\)")
     silent("sysrq", "m", "w", within=20)
@@ -829,6 +845,14 @@ def test_linux_pauses_sysrq_nmi(kvm, linux):
     silent("nmi", within=20)
     m.ends("panic", 250)
     assert "NMI: Not continuing" in m.err.text()
+
+
+@pytest.mark.linux
+@pytest.mark.long
+def test_linux_pauses_virtio(kvm, linux_virtio):
+    """With its console on hvc0, and the random number generator busy."""
+    check_pauses(kvm, linux_virtio, "quiet", [0.02 * (i % 6) for i in range(200)])
+    silent("stop", "-f", within=20)
 
 
 @pytest.mark.linux

@@ -195,31 +195,38 @@ def test_acpi_off(kvm):
     assert f["ports"] == ["4"]
 
 
+def start_with(kvm, mib):
+    """Debian's kernel and our initrd in so much memory: (how much is needed, if this is too little; what it prints)."""
+    vm = boot(kvm, images.bzimage(), "report", "-m", mib, "--no-reboot", params="earlyprintk=ttyS0")
+    if vm.end() != 1:
+        return None, vm.out.text()
+    told = re.fullmatch(rf"kvm: .*at least (\d+) MiB.*, not {mib}\n", vm.err.text())
+    assert told and vm.told() == {"reason": "error", "code": 1}, vm.story()
+    return int(told[1]), vm.out.text()
+
+
 @pytest.mark.linux
 def test_least_memory(kvm):
-    """What is refused names the least that is enough for the kernel to start."""
-    vm = boot(kvm, images.bzimage(), "report", "-m", 64)
-    vm.ends("error", 1)
-    told = re.fullmatch(r"kvm: .*at least (\d+) MiB.*, not 64\n", vm.err.text())
-    assert told, vm.story()
-    least = int(told[1])
-    vm = boot(kvm, images.bzimage(), "report", "-m", least - 1)
-    vm.ends("error", 1)
-    assert f"at least {least} MiB" in vm.err.text()
-    vm = boot(kvm, images.bzimage(), "report", "-m", least, "--no-reboot", params="earlyprintk=ttyS0")
-    vm.out.wait_for("Linux version")
+    """What is refused names the least with which the kernel starts (if only to say that it has too little)."""
+    needed, text = 64, ""
+    while needed:
+        least = needed
+        needed, text = start_with(kvm, least)
+        assert not needed or needed > least
+    assert "Linux version" in text
+    assert start_with(kvm, least - 1)[0] == least
 
 
 # Ends.
 
 
-@pytest.mark.linux(boots=2)
+@pytest.mark.linux(boots=2, weight=6)
 def test_reboot_and_stopped_reader(kvm):
     """
-    Nobody reads while the guest prints 350 kB and resets: it is not held up. Then the reader comes back: what
+    Nobody reads while the guest prints 80 kB and resets: it is not held up. Then the reader comes back: what
     is printed from there on is complete, and it is told that something is missing.
     """
-    vm = small(kvm, "choose", "-v", stdin="pipe")
+    vm = small(kvm, "choose", "-v", stdin="pipe", pipesize=4096)
     vm.out.wait_for("^@ready")
     vm.out.hold()
     vm.type("flood\n")
@@ -234,7 +241,7 @@ def test_reboot_and_stopped_reader(kvm):
     numbers = [int(n) for n in re.findall(r"^(1\d{5})$", text, re.M)]
     assert numbers[:8000] == list(range(100000, 108000))
     dropped = re.search(r"kvm: (\d+) bytes of console output were dropped", vm.err.text())
-    assert dropped and int(dropped[1]) > 100000, vm.story()
+    assert dropped, vm.story()
 
 
 @pytest.mark.linux
