@@ -28,7 +28,7 @@
  * task which posts itself starves nobody.
  */
 
-#define LOOP_MAX_FDS 64
+#define LOOP_MAX_FDS 256
 
 struct loop {
 	/* [l] loop thread only */

@@ -19,7 +19,7 @@
 struct con;
 
 struct con_client {
-	/* How many bytes recv() would take now; if the guest makes it less meanwhile, recv() copes. Any thread. */
+	/* How many bytes recv() would take now; if the guest makes it less meanwhile, recv() copes. On its loop. */
 	size_t (*room)(void *dev);
 	/* Hands over @n <= room() bytes. On the console's loop. */
 	void (*recv)(void *dev, const uint8_t *buf, size_t n);
