@@ -11,7 +11,7 @@ import pytest
 
 import vm
 
-BOOTS = 25
+BOOTS = 23  # tests/init/run boots two more
 
 
 def pytest_addoption(parser):
