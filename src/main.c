@@ -31,9 +31,18 @@ static int hold_std_fds(void)
 	return 0;
 }
 
+static int run_command(const char *name, int argc, char **argv)
+{
+	for (const struct command *c = commands; c->name; c++)
+		if (!strcmp(c->name, name))
+			return c->main(argc, argv);
+	return cmd_usage(NULL, "there is no command '%s'", name);
+}
+
 int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "help";
+	int status;
 
 	signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of a write, not our end */
 	if (hold_std_fds())
@@ -42,8 +51,7 @@ int main(int argc, char **argv)
 		name = "help";
 	if (!strcmp(name, "--version") || !strcmp(name, "-V"))
 		name = "version";
-	for (const struct command *c = commands; c->name; c++)
-		if (!strcmp(c->name, name))
-			return c->main(argc - 1, argv + 1);
-	return cmd_usage(NULL, "there is no command '%s'", name);
+	status = run_command(name, argc - 1, argv + 1);
+	/* What it has printed must have arrived, or it has failed. */
+	return cmd_flush() && !status ? EXIT_HOST : status;
 }

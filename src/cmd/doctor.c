@@ -139,9 +139,5 @@ int cmd_doctor(int argc, char **argv)
 		print_json(&report, last);
 	else
 		print_text(&report, last);
-	if (fflush(stdout) || ferror(stdout)) {
-		err_sys(&err, -errno, "standard output");
-		return cmd_fail(&err);
-	}
 	return host_obstacle(&report) ? EXIT_HOST : 0;
 }

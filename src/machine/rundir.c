@@ -35,7 +35,7 @@
  */
 
 #define LOCK_TRIES  1000 /* of 1 ms */
-#define DEATH_TRIES 200  /* of 10 ms */
+#define DEATH_TRIES 500  /* of 10 ms */
 #define PF_EXITING  4    /* the kernel's flag in /proc/PID/stat, proc(5) */
 #define BACKLOG     4096 /* the kernel takes fewer where somaxconn says so */
 #define SUFFIX      ".sock"

@@ -749,8 +749,8 @@ INIT = r"""#!/bin/sh
 /bin/busybox --install -s /bin
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-if [ -e /bin/load-modules ]; then
-	load-modules
+load-modules
+if [ -e /dev/hvc0 ]; then
 	exec </dev/hvc0 >/dev/hvc0 2>&1
 	cat /dev/hwrng >/dev/null &
 fi
@@ -763,12 +763,13 @@ echo "@clocksource $(cat /sys/devices/system/clocksource/clocksource0/current_cl
 	done
 	echo "@lines $i"
 ) &
+counter=$!
 stty -echo
 dmesg -c >/dev/null
 echo "@ready $(cut -d ' ' -f 1 /proc/uptime)"
 read -r word
 >/over
-wait
+wait $counter
 echo "@uptime $(cut -d ' ' -f 1 /proc/uptime)"
 dmesg | sed -n 's/.*\(lockup\|stall\|hung\|unstable\|skew\|BUG\|WARNING: CPU\).*/@bad &/p'
 echo "@interrupts $(grep -c . /proc/interrupts)"
