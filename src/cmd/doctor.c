@@ -128,7 +128,6 @@ int cmd_doctor(int argc, char **argv)
 	char last[512];
 	bool json = false;
 	int status = parse(argc, argv, &json);
-	struct err err;
 
 	if (status)
 		return status < 0 ? 0 : status;

@@ -200,7 +200,7 @@ static int take_option(struct args *a, int opt, const char *val)
 	}
 }
 
-/* The words up to "--". Returns 0 or an exit status; @rest is the index of what follows "--". */
+/* The words up to "--". Returns 0, an exit status, or -1 when all is done; @rest is the index of what follows "--". */
 static int parse(int argc, char **argv, struct args *a, int *rest)
 {
 	int opt, status = 0;
@@ -213,8 +213,8 @@ static int parse(int argc, char **argv, struct args *a, int *rest)
 				return cmd_usage("run", "%s %s", argv[optind - 1],
 				                 opt == ':' ? "needs a value" : "is not an option");
 			if (opt == 'h') {
-				printf("kvm run\n\n%s", run_help);
-				exit(0);
+				cmd_help(2, (char *[]){ "help", "run", NULL });
+				return -1;
 			}
 			status = take_option(a, opt, optarg);
 		}
@@ -341,7 +341,7 @@ int cmd_run(int argc, char **argv)
 	snprintf(a.cfg.name, sizeof(a.cfg.name), "vm-%d", (int)getpid());
 	status = parse(argc, argv, &a, &rest);
 	if (status)
-		return status;
+		return status < 0 ? 0 : status;
 	if (a.image)
 		return cmd_usage("run",
 		                 "%s: booting an image or a directory comes with virtio-blk and 9p, "
