@@ -750,7 +750,7 @@ INIT = r"""#!/bin/sh
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 load-modules
-if [ -e /dev/hvc0 ]; then
+if grep -q ^hvc0 /proc/consoles; then
 	exec </dev/hvc0 >/dev/hvc0 2>&1
 	cat /dev/hwrng >/dev/null &
 fi
