@@ -6,7 +6,7 @@ top=$(cd "$(dirname "$0")/../.." && pwd)
 kvm=$(readlink -f "${KVM:-$top/kvm}")
 runs='a Linux guest will run here'
 runs_not='a Linux guest will not run here: '
-n=0 failed=0 out= status=
+n=0 failed=0 out="" status=""
 
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
