@@ -755,6 +755,9 @@ if grep -q ^hvc0 /proc/consoles; then
 	cat /dev/hwrng >/dev/null &
 fi
 echo "@clocksource $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
+stty -echo # before the flood: it waits until the output has drained
+dmesg -c >/dev/null
+echo "@ready $(cut -d ' ' -f 1 /proc/uptime)"
 (
 	i=0
 	while [ ! -e /over ]; do
@@ -764,9 +767,6 @@ echo "@clocksource $(cat /sys/devices/system/clocksource/clocksource0/current_cl
 	echo "@lines $i"
 ) &
 counter=$!
-stty -echo
-dmesg -c >/dev/null
-echo "@ready $(cut -d ' ' -f 1 /proc/uptime)"
 read -r word
 >/over
 wait $counter
