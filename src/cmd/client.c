@@ -19,7 +19,7 @@
 
 #define LINE_MAX_LEN 1000000
 #define NAMES_LEN    512
-#define CONNECT_MS   500 /* for all machines together */
+#define CONNECT_MS   1000 /* for all machines together */
 
 uint64_t now_ms(void)
 {
@@ -116,7 +116,7 @@ struct json_object *client_recv(struct client *c, uint64_t deadline)
 	return o;
 }
 
-void client_send(struct client *c, const char *verb, struct json_object *more)
+void client_send(struct client *c, const char *verb, struct json_object *more, uint64_t deadline)
 {
 	struct json_object *o = more ? more : json_object_new_object();
 	const char *s;
@@ -124,6 +124,7 @@ void client_send(struct client *c, const char *verb, struct json_object *more)
 	int n;
 
 	json_object_object_add(o, "do", json_object_new_string(verb));
+	json_object_object_add(o, "until", json_object_new_double((double)deadline / 1000));
 	s = json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN);
 	n = s ? asprintf(&line, "%s\n", s) : -1;
 	if (n >= 0) {

@@ -32,8 +32,11 @@ void client_close(struct client *c);
 /* The next line, the caller's to put; NULL: none until @deadline, or (@ended) never. */
 struct json_object *client_recv(struct client *c, uint64_t deadline);
 
-/* Sends {"do": @verb} with @more's members, which it takes (NULL: none). */
-void client_send(struct client *c, const char *verb, struct json_object *more);
+/*
+ * Sends {"do": @verb} with @more's members, which it takes (NULL: none), at
+ * once: a machine that only finds it after @deadline will refuse it.
+ */
+void client_send(struct client *c, const char *verb, struct json_object *more, uint64_t deadline);
 
 /* Waits for the greeting. 0; -ETIMEDOUT; -EPIPE: the machine ended meanwhile; -EPROTO: it is no `kvm` we know. */
 int client_greeting(struct client *c, uint64_t deadline);

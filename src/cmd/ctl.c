@@ -41,19 +41,17 @@ static int judge(struct client *c, int error, struct json_object *reply)
 	return status;
 }
 
-/* Nothing is asked of a machine that does not even greet: it would do it some day, unexpectedly. Takes @more. */
+/* Takes @more. */
 static int ask(struct client *c, const char *verb, struct json_object *more)
 {
 	uint64_t deadline = now_ms() + PATIENCE_MS;
 	struct json_object *reply = NULL;
-	int error = c->fd < 0 ? -ETIMEDOUT : client_greeting(c, deadline - PATIENCE_MS / 2);
+	int error;
 
-	if (!error) {
-		client_send(c, verb, more);
+	client_send(c, verb, more, deadline - PATIENCE_MS / 2);
+	error = client_greeting(c, deadline - PATIENCE_MS / 2);
+	if (!error)
 		reply = client_recv(c, deadline);
-	} else {
-		json_object_put(more);
-	}
 	return judge(c, error, reply);
 }
 

@@ -54,7 +54,7 @@ static struct json_object *gather(struct err *err)
 
 	for (int i = 0; i < n; i++)
 		if (all[i].fd >= 0)
-			client_send(&all[i], "status", NULL);
+			client_send(&all[i], "status", NULL, deadline);
 	for (int i = 0; i < n; i++) {
 		struct json_object *o = status_of(&all[i], deadline);
 

@@ -22,14 +22,13 @@
  * name and its files are free when we return. What takes longer than TELL_MS
  * is told, once, with what it waits for.
  *
- * A machine that does not even greet within GREET_MS is not asked: it would
- * stop some day, unexpectedly. With --force it is killed. The process is named
+ * A machine that does not even greet within GREET_MS will not take the request
+ * later either. With --force it is killed. The process is named
  * by a descriptor that was opened while its socket was alive; so is what would
  * be killed.
  */
 
 #define GREET_MS  2000 /* for all of them together */
-#define STEP_US   2000
 #define TELL_MS   1500
 #define FORCE_MS  2000 /* for a forced stop, before it becomes a kill */
 #define GONE_MS   2500
@@ -54,7 +53,6 @@ struct how {
 
 struct stop {
 	struct client c;
-	bool asked;
 	struct json_object *progress; /* what it last said that it waits for */
 	uint64_t grace_end;           /* ms, 0: it waits without an end */
 };
@@ -155,39 +153,17 @@ static int wait_polite(struct stop *s, const struct how *how, uint64_t start)
 	return wait_gone(s);
 }
 
-/* If it has greeted. */
-static void ask(struct stop *s, bool force)
+static void ask(struct stop *s, bool force, uint64_t deadline)
 {
-	struct json_object *more;
+	struct json_object *more = json_object_new_object();
 
-	s->asked = s->c.fd >= 0 && !client_greeting(&s->c, 0);
-	if (!s->asked)
-		return;
-	more = json_object_new_object();
 	json_object_object_add(more, "force", json_object_new_boolean(force));
-	client_send(&s->c, "stop", more);
-}
-
-/* Each as soon as it greets: a wedged one keeps none of the others waiting. */
-static void ask_all(struct stop *s, int n, bool force, uint64_t deadline)
-{
-	bool more;
-
-	do {
-		more = false;
-		for (int i = 0; i < n; i++) {
-			if (!s[i].asked && !s[i].c.ended)
-				ask(&s[i], force);
-			more |= !s[i].asked && !s[i].c.ended;
-		}
-		if (more)
-			usleep(STEP_US);
-	} while (more && now_ms() < deadline);
+	client_send(&s->c, "stop", more, deadline);
 }
 
 static int wait_one(struct stop *s, const struct how *how, uint64_t start)
 {
-	if (!s->asked)
+	if (client_greeting(&s->c, start + GREET_MS))
 		return not_asked(s, how->force);
 	if (how->only_ask)
 		return last_word(s, start + TELL_MS) || s->progress ? 0 : not_asked(s, false);
@@ -199,7 +175,8 @@ static int stop(struct stop *s, int n, const struct how *how)
 	uint64_t start = now_ms();
 	int status = 0;
 
-	ask_all(s, n, how->force, start + GREET_MS);
+	for (int i = 0; i < n; i++)
+		ask(&s[i], how->force, start + GREET_MS);
 	for (int i = 0; i < n; i++)
 		if (wait_one(&s[i], how, start))
 			status = EXIT_HOST;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 /*
@@ -29,16 +30,19 @@
  * wait for the client to read, none of its requests is read or served; if it
  * reads nothing for STUCK_NS, it is dropped. One client too many drops the one
  * that has been silent for longest, those that wait for an answer last: so a
- * crowd of idle ones cannot keep `kvm stop` out. Few are let in at a time, so
- * that each has some turns to say what it wants.
+ * crowd of idle ones cannot keep `kvm stop` out, which says what it wants
+ * before it has been let in.
+ *
+ * A machine that was stopped (SIGSTOP) finds requests whose senders have long
+ * given up, or done something else. So a request may say until when it is
+ * meant; the clock is CLOCK_MONOTONIC, which is the same for both ends.
  *
  * Closing a socket with unread input would take the last reply from a client
  * that is still writing. So what it has sent is read away first, up to a bound.
  */
 
 #define READ_LEN                      1024
-#define ACCEPTS                       64 /* in one turn, */
-#define LIVE_ACCEPTS                  4  /* of them such that are still there */
+#define ACCEPTS                       64 /* in one turn */
 #define PENDING_MAX                   16
 #define ID_MAX                        256
 #define DEPTH_MAX                     8
@@ -322,6 +326,14 @@ static bool id_ok(struct json_object *id)
 	}
 }
 
+static bool too_late(struct json_object *until)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return until && json_object_get_double(until) < (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
 /* It is answered later; until then @progress, if it says anything. Takes @progress. */
 static int serve_later(struct client *cl, const struct verb *v, struct json_object *id, struct json_object *progress)
 {
@@ -354,6 +366,8 @@ static int serve(struct client *cl, struct json_object *rq)
 		return say_error(cl, NULL, "id: a number or a short string");
 	if (!v)
 		return say_error(cl, id, "do: status, stop, pause, resume, reboot, nmi or sysrq");
+	if (too_late(json_object_object_get(rq, "until")))
+		return say_error(cl, id, "too late");
 	if (cl->npending == PENDING_MAX)
 		return say_error(cl, id, "too many requests of this connection are not done yet");
 	reply = json_object_new_object();
@@ -487,35 +501,27 @@ static int greet(struct client *cl)
 	return say(cl, NULL, o);
 }
 
-static void make_room(struct control *c)
+static void limit_clients(struct control *c)
 {
 	struct client *cl;
 
-	if (c->nclients < CONTROL_CLIENTS_MAX)
+	if (c->nclients <= CONTROL_CLIENTS_MAX)
 		return;
 	cl = least_missed(c);
 	(void)say_error(cl, NULL, "too many connections: this one was silent for longest");
 	client_free(cl);
 }
 
-/* Has the peer neither said anything nor stayed? */
-static bool hung_up(int fd)
+/* What it has said by now is served at once: garbage takes nobody's place, and a crowd nobody's turn. */
+static void client_new(struct control *c, int fd)
 {
-	char byte;
-
-	return recv(fd, &byte, 1, MSG_PEEK) == 0;
-}
-
-/* False: that was no client. */
-static bool client_new(struct control *c, int fd)
-{
-	struct client *cl = may_talk(fd) && !hung_up(fd) ? calloc(1, sizeof(*cl)) : NULL;
+	struct client *cl = may_talk(fd) ? calloc(1, sizeof(*cl)) : NULL;
+	int error;
 
 	if (!cl) {
 		close(fd);
-		return false;
+		return;
 	}
-	make_room(c);
 	cl->c = c;
 	cl->fd = (struct loop_fd){ .fd = fd, .events = POLLIN, .cb = on_client };
 	touch(cl);
@@ -523,20 +529,26 @@ static bool client_new(struct control *c, int fd)
 	c->clients = cl;
 	c->nclients++;
 	loop_fd_add(c->cc.loop, &cl->fd);
-	if (greet(cl))
+	error = greet(cl);
+	if (!error)
+		error = receive(cl);
+	if (!error)
+		error = take_lines(cl);
+	if (error)
 		client_free(cl);
-	return true;
+	else
+		limit_clients(c);
 }
 
 static void on_connection(struct loop_fd *f, short revents)
 {
 	struct control *c = container_of(f, struct control, listener);
 
-	for (unsigned i = 0, live = 0; i < ACCEPTS && live < LIVE_ACCEPTS; i++) {
+	for (unsigned i = 0; i < ACCEPTS; i++) {
 		int fd = accept4(f->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (fd >= 0) {
-			live += client_new(c, fd);
+			client_new(c, fd);
 		} else if (errno != EINTR && errno != ECONNABORTED) {
 			if (errno != EAGAIN) { /* out of descriptors, say: not again at once */
 				f->events = 0;

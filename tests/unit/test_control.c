@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -460,6 +461,26 @@ static void replies(void **state)
 	close(fd);
 }
 
+/* Whoever has given up, is not obeyed. */
+static void until(void **state)
+{
+	struct fixture *f = *state;
+	struct timespec now;
+	char rq[100];
+	int fd = greeted();
+
+	say(fd, "{\"do\":\"nmi\",\"until\":0}\n");
+	hears(fd, ERROR("too late"));
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	for (int k = -1; k <= 1; k += 2) {
+		snprintf(rq, sizeof(rq), "{\"do\":\"nmi\",\"until\":%.3f}\n", (double)now.tv_sec + 50 * k);
+		say(fd, rq);
+		hears(fd, k < 0 ? ERROR("too late") : "{\"ok\":true}");
+	}
+	assert_int_equal(f->nmis, 1);
+	close(fd);
+}
+
 /* Mistakes in a request: an error, and the connection goes on. */
 static void mistakes(void **state)
 {
@@ -714,10 +735,23 @@ static void duplicate(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(names), DIR_TEST(is_private), DIR_TEST(refused), DIR_TEST(claims),
-		DIR_TEST(stale),         DIR_TEST(long_path),  DIR_TEST(race),    TEST(replies),
-		TEST(mistakes),          TEST(garbage),        TEST(long_lines),  TEST(pieces),
-		TEST(too_many),          TEST(later),          TEST(floods),      TEST(duplicate),
+		cmocka_unit_test(names),
+		DIR_TEST(is_private),
+		DIR_TEST(refused),
+		DIR_TEST(claims),
+		DIR_TEST(stale),
+		DIR_TEST(long_path),
+		DIR_TEST(race),
+		TEST(replies),
+		TEST(until),
+		TEST(mistakes),
+		TEST(garbage),
+		TEST(long_lines),
+		TEST(pieces),
+		TEST(too_many),
+		TEST(later),
+		TEST(floods),
+		TEST(duplicate),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
