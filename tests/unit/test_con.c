@@ -1161,10 +1161,12 @@ static void child_foreground(pid_t pgrp)
 /* Somebody else takes the foreground of the terminal and ends with us. */
 static void child_background(void)
 {
-	pid_t pid = fork();
+	pid_t us = getpid(), pid = fork();
 
 	if (!pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != us)
+			_exit(0); /* we ended before that: no signal would come */
 		setpgid(0, 0);
 		for (;;)
 			pause();
