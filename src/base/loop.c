@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "base/loop.h"
+#include "base/clock.h"
+#include "base/evt.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -50,14 +52,6 @@ struct loop {
 	int wake; /* [c] eventfd */
 };
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
-}
-
 int loop_new(struct loop **out, struct err *err)
 {
 	struct loop *l = calloc(1, sizeof(*l));
@@ -92,19 +86,10 @@ bool loop_here(const struct loop *l)
 	return !atomic_load(&l->running) || pthread_equal(atomic_load(&l->thread), pthread_self());
 }
 
-static void loop_wake(struct loop *l)
-{
-	uint64_t one = 1;
-	ssize_t n = write(l->wake, &one, sizeof(one));
-
-	assert(n == sizeof(one) || errno == EAGAIN); /* EAGAIN: it is awake anyway */
-	(void)n;
-}
-
 void loop_quit(struct loop *l)
 {
 	atomic_store(&l->quit, true);
-	loop_wake(l);
+	evt_signal(l->wake);
 }
 
 void loop_fd_add(struct loop *l, struct loop_fd *f)
@@ -148,7 +133,7 @@ void loop_timer_set(struct loop *l, struct loop_timer *t, uint64_t ns)
 	struct loop_timer **p;
 
 	loop_timer_del(l, t);
-	if (__builtin_add_overflow(now_ns(), ns, &t->at))
+	if (__builtin_add_overflow(clock_ns(), ns, &t->at))
 		t->at = UINT64_MAX;
 	t->armed = true;
 	for (p = &l->timers; *p && (*p)->at <= t->at; p = &(*p)->next)
@@ -172,7 +157,7 @@ void loop_post(struct loop *l, struct loop_task *t)
 	}
 	pthread_mutex_unlock(&l->lock);
 	if (first)
-		loop_wake(l);
+		evt_signal(l->wake);
 }
 
 void loop_task_del(struct loop *l, struct loop_task *t)
@@ -227,12 +212,12 @@ static void run_tasks(struct loop *l)
 	for (unsigned n = task_count(l); n && (t = task_pop(l)); n--) /* a callback may take others back */
 		t->cb(t);
 	if (task_count(l))
-		loop_wake(l); /* for the next turn: posting to a list that is not empty wakes nobody */
+		evt_signal(l->wake); /* for the next turn: posting to a list that is not empty wakes nobody */
 }
 
 static void run_timers(struct loop *l)
 {
-	uint64_t now = l->timers ? now_ns() : 0;
+	uint64_t now = l->timers ? clock_ns() : 0;
 
 	while (l->timers && l->timers->at <= now) {
 		struct loop_timer *t = l->timers;
@@ -264,7 +249,7 @@ static int wait_ready(struct loop *l, struct pollfd *pfd, unsigned n)
 	struct timespec ts, *tsp = NULL;
 
 	if (l->timers) {
-		uint64_t now = now_ns(), at = l->timers->at, d = at > now ? at - now : 0;
+		uint64_t now = clock_ns(), at = l->timers->at, d = at > now ? at - now : 0;
 
 		ts = (struct timespec){ .tv_sec = (time_t)(d / 1000000000ull), .tv_nsec = (long)(d % 1000000000ull) };
 		tsp = &ts;

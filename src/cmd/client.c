@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "cmd/client.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "cmd/cmd.h"
 
@@ -23,10 +24,7 @@
 
 uint64_t now_ms(void)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+	return clock_ns() / 1000000;
 }
 
 /* Polls until @deadline, once where that has passed. */

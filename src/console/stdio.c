@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "console/stdio.h"
 
+#include "base/container_of.h"
+#include "base/evt.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "console/con_impl.h"
@@ -75,9 +77,7 @@
 #define WRITER_STACK       65536u
 
 /* Interrupts the writer; the vCPUs' kick is SIGRTMIN. */
-#define WRITER_SIGNAL                 (SIGRTMIN + 1)
-
-#define container_of(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
+#define WRITER_SIGNAL (SIGRTMIN + 1)
 
 struct output {
 	pthread_t thread;     /* [c] */
@@ -239,14 +239,6 @@ static void terminal_make_raw(void)
 	log_set_raw(true);
 }
 
-static void wake_loop(struct output *o)
-{
-	uint64_t one = 1;
-	ssize_t n = write(o->event, &one, sizeof(one));
-
-	(void)n; /* EAGAIN: it is awake anyway */
-}
-
 static struct timespec in_ns(long ns)
 {
 	struct timespec ts;
@@ -318,7 +310,7 @@ static void writer_wrote(struct output *o, ssize_t w, size_t n)
 	if (!o->len)
 		o->start = 0;
 	if (o->error || (!o->len && o->draining) || (o->len <= OUT_SIZE / 2 && o->crowded))
-		wake_loop(o);
+		evt_signal(o->event);
 }
 
 static void writer_write(struct output *o)
@@ -541,7 +533,7 @@ static void input_pump(struct stdio *s)
 /* Later, from the loop: the device may be half built yet. */
 static void stdio_attached(struct con *con)
 {
-	wake_loop(&container_of(con, struct stdio, con)->out);
+	evt_signal(container_of(con, struct stdio, con)->out.event);
 }
 
 static void stdio_more(struct con *con)
@@ -549,7 +541,7 @@ static void stdio_more(struct con *con)
 	struct stdio *s = container_of(con, struct stdio, con);
 
 	if (atomic_load(&s->in.starved) && atomic_exchange(&s->in.starved, false))
-		wake_loop(&s->out);
+		evt_signal(s->out.event);
 }
 
 static void print_help(void)
@@ -730,7 +722,7 @@ void stdio_drain(struct con *con, void (*done)(void *opaque), void *opaque)
 	o->hurry = true;
 	pthread_mutex_unlock(&o->lock);
 	pthread_cond_signal(&o->wake);
-	wake_loop(o); /* the ring may be empty already */
+	evt_signal(o->event); /* the ring may be empty already */
 }
 
 /* The last words. What is still in the ring is as lost as what never got there. */

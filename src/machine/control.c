@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "machine/control.h"
 
+#include "base/container_of.h"
 #include "base/loop.h"
 #include "machine/rundir.h"
 
@@ -41,17 +42,15 @@
  * that is still writing. So what it has sent is read away first, up to a bound.
  */
 
-#define READ_LEN                      1024
-#define ACCEPTS                       64 /* in one turn */
-#define PENDING_MAX                   16
-#define ID_MAX                        256
-#define DEPTH_MAX                     8
-#define OUT_MAX                       65536
-#define DISCARD_MAX                   (1u << 20)
-#define STUCK_NS                      2000000000ull
-#define ACCEPT_AGAIN_NS               1000000000ull
-
-#define container_of(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
+#define READ_LEN        1024
+#define ACCEPTS         64 /* in one turn */
+#define PENDING_MAX     16
+#define ID_MAX          256
+#define DEPTH_MAX       8
+#define OUT_MAX         65536
+#define DISCARD_MAX     (1u << 20)
+#define STUCK_NS        2000000000ull
+#define ACCEPT_AGAIN_NS 1000000000ull
 
 struct bytes {
 	char *p;

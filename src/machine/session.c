@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "machine/session.h"
 
+#include "base/clock.h"
+#include "base/container_of.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "console/con.h"
@@ -74,7 +76,7 @@ struct session {
 
 static struct session *of_signals(struct loop_fd *f)
 {
-	return (struct session *)((char *)f - offsetof(struct session, signals));
+	return container_of(f, struct session, signals);
 }
 
 const char *end_reason_name(enum end_reason reason)
@@ -178,12 +180,12 @@ static void on_signal(struct loop_fd *f, short revents)
 
 static void on_timeout(struct loop_timer *t)
 {
-	end((struct session *)((char *)t - offsetof(struct session, timeout)), END_TIMEOUT, 0);
+	end(container_of(t, struct session, timeout), END_TIMEOUT, 0);
 }
 
 static void on_grace(struct loop_timer *t)
 {
-	struct session *s = (struct session *)((char *)t - offsetof(struct session, grace));
+	struct session *s = container_of(t, struct session, grace);
 
 	log_line("the guest did not switch itself off within %llu s of the power button",
 	         (unsigned long long)(s->cfg->grace / 1000000000ull));
@@ -215,19 +217,11 @@ static int take_signals(struct session *s, struct err *err)
 
 /* The control socket. */
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
-}
-
 static void ctl_status(void *opaque, struct control_status *out)
 {
 	const struct session *s = opaque;
 
-	out->uptime = now_ns() - s->started;
+	out->uptime = clock_ns() - s->started;
 	out->boots = s->boots;
 	if (s->over || !s->m)
 		out->state = "ended";
@@ -252,7 +246,7 @@ static int ctl_stop(void *opaque, bool force, struct control_wait *wait, struct 
 	} else if (s->over || !s->m) {
 		wait->what = "it has ended, but the reader of its console has yet to read its last output";
 	} else {
-		uint64_t now = now_ns();
+		uint64_t now = clock_ns();
 
 		if (!s->stop_signal)
 			press_button(s, SIGTERM);
@@ -339,7 +333,7 @@ static int open_control(struct session *s, struct err *err)
 
 static void on_event_task(struct loop_task *t)
 {
-	struct session *s = (struct session *)((char *)t - offsetof(struct session, event_task));
+	struct session *s = container_of(t, struct session, event_task);
 
 	loop_quit(s->loop);
 }
@@ -578,7 +572,7 @@ int session_run(const struct config *cfg, struct session_end *out, struct err *e
 	struct session s = { .cfg = cfg, .signals.fd = -1, .timeout.cb = on_timeout, .grace.cb = on_grace };
 	int error;
 
-	s.started = now_ns();
+	s.started = clock_ns();
 	vcpu_kick_init();
 	error = open_all(&s, err);
 	if (!error && cfg->timeout)

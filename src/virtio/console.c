@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "virtio/console.h"
 
+#include "base/container_of.h"
+
 #include <errno.h>
 #include <linux/virtio_console.h>
 #include <linux/virtio_ids.h>
@@ -56,7 +58,7 @@ struct vconsole {
 
 static struct vconsole *of_dev(struct virtio_dev *d)
 {
-	return (struct vconsole *)((char *)d - offsetof(struct vconsole, dev));
+	return container_of(d, struct vconsole, dev);
 }
 
 /* Queues of a port: those of port 0 come before the control queues. */
@@ -200,7 +202,7 @@ static void port_spacious(void *dev)
 
 static void on_impatient(struct loop_timer *t)
 {
-	struct port *p = (struct port *)((char *)t - offsetof(struct port, patience));
+	struct port *p = container_of(t, struct port, patience);
 
 	p->impatient = true;
 	pump_tx(p);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "virtio/msix.h"
 
+#include "base/evt.h"
 #include "base/log.h"
 
 #include <assert.h>
@@ -79,15 +80,6 @@ void msix_free(struct msix *x)
 	free(x);
 }
 
-static void send(const struct vector *v)
-{
-	uint64_t one = 1;
-	ssize_t n = write(v->fd, &one, sizeof(one));
-
-	assert(n == sizeof(one) || errno == EAGAIN); /* EAGAIN: 2^64 - 2 interrupts are waiting */
-	(void)n;
-}
-
 void msix_raise(struct msix *x, unsigned vec)
 {
 	struct vector *v;
@@ -96,12 +88,12 @@ void msix_raise(struct msix *x, unsigned vec)
 		return;
 	v = &x->vec[vec];
 	if (atomic_load(&v->open)) {
-		send(v);
+		evt_signal(v->fd);
 		return;
 	}
 	atomic_store(&v->pending, true);
 	if (atomic_load(&v->open) && atomic_exchange(&v->pending, false))
-		send(v);
+		evt_signal(v->fd);
 }
 
 /* Under the lock: a descriptor and a number in KVM. */
@@ -142,7 +134,7 @@ static void update(struct msix *x, struct vector *v)
 	x->told |= error != 0;
 	atomic_store(&v->open, open && !error);
 	if (open && !error && atomic_exchange(&v->pending, false))
-		send(v);
+		evt_signal(v->fd);
 }
 
 void msix_control(struct msix *x, bool enable, bool mask_all)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "virtio/virtio.h"
 
+#include "base/container_of.h"
+#include "base/evt.h"
 #include "base/log.h"
 
 #include <assert.h>
@@ -60,7 +62,7 @@ static bool wanted(const struct virtio_queue *q)
 
 static void on_kick(struct loop_fd *f, short revents)
 {
-	struct virtio_queue *q = (struct virtio_queue *)((char *)f - offsetof(struct virtio_queue, kick));
+	struct virtio_queue *q = container_of(f, struct virtio_queue, kick);
 	uint64_t count;
 
 	if (read(q->kick_fd, &count, sizeof(count)) == sizeof(count))
@@ -199,7 +201,7 @@ static void update(struct virtio_queue *q)
 
 static void on_task(struct loop_task *t)
 {
-	update((struct virtio_queue *)((char *)t - offsetof(struct virtio_queue, task)));
+	update(container_of(t, struct virtio_queue, task));
 }
 
 static void post_all(struct virtio_dev *d)
@@ -255,7 +257,7 @@ struct errand {
 
 static void on_errand(struct loop_task *t)
 {
-	struct errand *e = (struct errand *)((char *)t - offsetof(struct errand, task));
+	struct errand *e = container_of(t, struct errand, task);
 
 	update(e->q);
 	sem_post(&e->done);
@@ -368,10 +370,7 @@ void virtio_serve(struct virtio_dev *d, unsigned index, struct iovec *iov, unsig
 
 void virtio_again(struct virtio_dev *d, unsigned index)
 {
-	uint64_t one = 1;
-
-	if (write(d->queue[index].kick_fd, &one, sizeof(one)) < 0)
-		assert(errno == EAGAIN); /* it is signalled already */
+	evt_signal(d->queue[index].kick_fd);
 }
 
 void virtio_broken(struct virtio_dev *d, const char *fmt, ...)
