@@ -151,36 +151,38 @@ static bool send_some(struct port *p, size_t *budget)
 	return true;
 }
 
-/* Works on the transmit queue until it is empty or the console is full. */
+/* Holds the next chain to send, if the guest has offered one. */
+static bool take_tx(struct port *p, struct virtq *r)
+{
+	while (!p->has_tx) {
+		int got = virtio_pop(&p->v->dev, tx_queue(p->id), &p->tx, p->tx_iov, MAX_PIECES);
+
+		if (got < 0 || (got == 0 && !virtq_rearm(r)))
+			return false;
+		p->has_tx = got;
+	}
+	virtq_disarm(r);
+	return true;
+}
+
+/* Works on the transmit queue until it is empty, the console is full, or others on the loop have their turn. */
 static void pump_tx(struct port *p)
 {
 	struct vconsole *v = p->v;
 	unsigned q = tx_queue(p->id), n = 0;
-	size_t budget = TURN_BYTES;
+	size_t budget = TURN_BYTES; /* a chain may have 4 GiB */
+	struct virtq *r;
 
-	for (;;) {
-		struct virtq *r = ring(v, q);
-
-		if (!r || v->dev.paused)
+	while ((r = ring(v, q)) && !v->dev.paused) {
+		if (n++ == QUEUE_SIZE) {
+			virtio_again(&v->dev, q);
 			break;
-		if (!p->has_tx) {
-			int got = n < QUEUE_SIZE ? virtio_pop(&v->dev, q, &p->tx, p->tx_iov, MAX_PIECES) : 0;
-
-			if (got < 0 || (got == 0 && n < QUEUE_SIZE && !virtq_rearm(r)))
-				break;
-			if (n >= QUEUE_SIZE) {
-				virtio_again(&v->dev, q); /* others have their turn */
-				break;
-			}
-			if (!got)
-				continue;
-			virtq_disarm(r);
-			p->has_tx = true;
-			n++;
 		}
+		if (!take_tx(p, r))
+			break;
 		if (!send_some(p, &budget)) {
 			if (!budget)
-				virtio_again(&v->dev, q); /* a chain may have 4 GiB */
+				virtio_again(&v->dev, q);
 			else if (!p->patience.armed)
 				loop_timer_set(v->loop, &p->patience, PATIENCE_NS);
 			break;
