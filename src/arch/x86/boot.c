@@ -79,29 +79,32 @@ static uint64_t page_up(uint64_t addr)
 	return (addr + PAGE - 1) & ~(PAGE - 1);
 }
 
-static int load_initrd(const struct kernel *k, const struct initrd *rd, const struct gmem *mem, uint64_t *addr,
-                       struct err *err)
+/* Sets @addr, before anything is read: too little memory is told once, with all that is needed. */
+static int place_initrd(const struct kernel *k, const struct initrd *rd, const struct gmem *mem, uint64_t *addr,
+                        struct err *err)
 {
 	uint64_t max = k->initrd_max + 1 < MM_LOW_RAM_END ? k->initrd_max + 1 : MM_LOW_RAM_END;
 	uint64_t end = page_up(k->end);
-	uint8_t *to;
-	int error;
 
 	*addr = boot_initrd_addr(k, rd->size, mem->bank[0].len);
-	if (!*addr && (end > max || rd->size > max - end))
+	if (*addr)
+		return 0;
+	if (end > max || rd->size > max - end)
 		return err_set(err, -EFBIG, "initrd %s: too large: this kernel takes at most %llu MiB", rd->path,
 		               (unsigned long long)(max > end ? (max - end) >> 20 : 0));
-	if (!*addr)
-		return err_set(err, -ENOMEM, "kernel and initrd need at least %llu MiB of memory (-m), not %llu",
-		               (unsigned long long)((end + rd->size + (1 << 20) - 1) >> 20),
-		               (unsigned long long)(mem->bank[0].len >> 20));
-	to = low(mem, *addr, rd->size);
+	return err_set(err, -ENOMEM, "kernel and initrd need at least %llu MiB of memory (-m), not %llu",
+	               (unsigned long long)((end + rd->size + (1 << 20) - 1) >> 20),
+	               (unsigned long long)(mem->bank[0].len >> 20));
+}
+
+static int load_initrd(const struct initrd *rd, uint8_t *to, struct err *err)
+{
+	int error;
+
 	if (rd->write)
 		return rd->write(rd->opaque, to, err);
 	error = read_at(rd->fd, to, rd->size, 0);
-	if (error)
-		return err_sys(err, error, "initrd %s", rd->path);
-	return 0;
+	return error ? err_sys(err, error, "initrd %s", rd->path) : 0;
 }
 
 static int write_cmdline(const struct kernel *k, const char *cmdline, const struct gmem *mem, struct err *err)
@@ -194,13 +197,14 @@ static void write_gdt(const struct kernel *k, const struct gmem *mem)
 int boot_load(const struct kernel *k, const struct initrd *initrd, const char *cmdline, uint64_t rsdp,
               const struct gmem *mem, struct err *err)
 {
-	uint64_t addr = 0, size = 0;
-	int error = kernel_load(k, mem, err);
+	bool has_initrd = initrd->fd >= 0 || initrd->write;
+	uint64_t addr = 0, size = has_initrd ? initrd->size : 0;
+	int error = has_initrd ? place_initrd(k, initrd, mem, &addr, err) : 0;
 
-	if (!error && (initrd->fd >= 0 || initrd->write)) {
-		size = initrd->size;
-		error = load_initrd(k, initrd, mem, &addr, err);
-	}
+	if (!error)
+		error = kernel_load(k, mem, err);
+	if (!error && has_initrd)
+		error = load_initrd(initrd, low(mem, addr, size), err);
 	if (!error)
 		error = write_cmdline(k, cmdline, mem, err);
 	if (error)
