@@ -31,7 +31,28 @@ int cmd_usage(const char *command, const char *fmt, ...)
 
 int cmd_version(int argc, char **argv)
 {
-	printf("kvm %s\n", KVM_VERSION);
+	/* What a build may leave out (meson_options.txt). */
+	static const char *const parts[] = {
+#ifdef HAVE_KMOD
+		"libkmod",
+#endif
+#ifdef HAVE_LZMA
+		"lzma",
+#endif
+#ifdef HAVE_ZSTD
+		"zstd",
+#endif
+		NULL
+	};
+	struct cmd_options o = { .max_args = 0 };
+	int status = cmd_parse(argc, argv, &o);
+
+	if (status)
+		return status < 0 ? 0 : status;
+	printf("kvm %s\nwith:", KVM_VERSION);
+	for (unsigned i = 0; parts[i]; i++)
+		printf(" %s", parts[i]);
+	printf("%s\n", parts[0] ? "" : " nothing optional");
 	return 0;
 }
 

@@ -103,14 +103,14 @@ static void raise_event(struct machine *m, enum machine_event ev, unsigned code,
 
 static void on_guest_event(void *opaque, enum guest_event ev, unsigned code)
 {
-	static const enum machine_event map[] = {
-		[GUEST_POWEROFF] = MACHINE_POWEROFF,
-		[GUEST_RESET] = MACHINE_RESET,
-		[GUEST_PANIC] = MACHINE_PANIC,
-		[GUEST_EXIT] = MACHINE_EXIT,
-	};
+	struct machine *m = opaque;
 
-	raise_event(opaque, map[ev], code, NULL);
+	switch (ev) {
+	case GUEST_POWEROFF: raise_event(m, MACHINE_POWEROFF, code, NULL); break;
+	case GUEST_RESET: raise_event(m, MACHINE_RESET, code, NULL); break;
+	case GUEST_EXIT: raise_event(m, MACHINE_EXIT, code, NULL); break;
+	case GUEST_PANIC: m->parts.panic(m->parts.opaque); break;
+	}
 }
 
 /* Waits while the machine is paused. False: it ends. */

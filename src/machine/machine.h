@@ -20,7 +20,6 @@ struct machine;
 enum machine_event {
 	MACHINE_POWEROFF,
 	MACHINE_RESET,        /* @code is MACHINE_RESET_ASKED when it was machine_reset() */
-	MACHINE_PANIC,        /* pvpanic */
 	MACHINE_EXIT,         /* debug exit port: @code */
 	MACHINE_TRIPLE_FAULT, /* of vCPU @code */
 	MACHINE_CPU_ERROR,    /* KVM gave up on vCPU @code */
@@ -35,6 +34,8 @@ struct machine_parts {
 	struct con *hvc; /* the virtio console's, or NULL */
 	/* The first event of this boot, once; its vCPUs are stopping. Any thread. */
 	void (*event)(void *opaque, enum machine_event ev, unsigned code);
+	/* The guest tells a panic, by pvpanic; it goes on, and may have yet to print why. Any thread. */
+	void (*panic)(void *opaque);
 	void *opaque;
 };
 

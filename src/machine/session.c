@@ -39,10 +39,15 @@
  * user's will and outlives a boot: a reset that comes while the machine is
  * being paused, or a reboot of a paused one, makes one that is paused. A polite
  * stop is what SIGTERM is, a forced one what a second SIGTERM is.
+ *
+ * A kernel that panics tells so by pvpanic. Mostly its message is on the
+ * console by then; from an NMI it is printed only afterwards. So the guest goes
+ * on until the message is there, it resets, or PANIC_NS have passed.
  */
 
 #define TAIL_LEN   65536
 #define DRAIN_NS   500000000ull
+#define PANIC_NS   1000000000ull
 #define PANIC_TEXT "Kernel panic - not syncing"
 
 struct session {
@@ -69,6 +74,9 @@ struct session {
 	enum machine_event event;
 	unsigned event_code;
 
+	_Atomic bool panicked; /* pvpanic has told, this boot */
+	struct loop_task panic_task;
+	struct loop_timer panic_timer;
 	char *panic; /* the kernel's last words, or NULL */
 	bool over;   /* @end is decided */
 	struct session_end end;
@@ -187,8 +195,7 @@ static void on_grace(struct loop_timer *t)
 {
 	struct session *s = container_of(t, struct session, grace);
 
-	log_line("the guest did not switch itself off within %llu s of the power button",
-	         (unsigned long long)(s->cfg->grace / 1000000000ull));
+	log_line("the guest did not switch itself off within %g s of the power button", (double)s->cfg->grace / 1e9);
 	end(s, END_SIGNAL, s->stop_signal);
 }
 
@@ -367,14 +374,39 @@ static char *find_panic(struct session *s)
 	return p;
 }
 
+static void on_panic_timer(struct loop_timer *t)
+{
+	loop_quit(container_of(t, struct session, panic_timer)->loop);
+}
+
+static void on_panic_task(struct loop_task *t)
+{
+	struct session *s = container_of(t, struct session, panic_task);
+	char *text = find_panic(s);
+
+	loop_timer_set(s->loop, &s->panic_timer, text ? 0 : PANIC_NS);
+	free(text);
+}
+
+static void on_panic(void *opaque)
+{
+	struct session *s = opaque;
+
+	s->panicked = true;
+	loop_post(s->loop, &s->panic_task);
+}
+
 /* What the event that stopped the boot means for the session. */
 static void judge(struct session *s)
 {
 	s->panic = find_panic(s);
+	if (s->panicked) {
+		decide(s, END_PANIC, 0);
+		return;
+	}
 	switch (s->event) {
 	case MACHINE_POWEROFF: decide(s, END_POWEROFF, 0); break;
 	case MACHINE_EXIT: decide(s, END_EXIT, (int)s->event_code); break;
-	case MACHINE_PANIC: decide(s, END_PANIC, 0); break;
 	case MACHINE_CPU_ERROR: decide(s, END_INTERNAL_ERROR, 0); break;
 	case MACHINE_TRIPLE_FAULT: decide(s, s->panic ? END_PANIC : END_TRIPLE_FAULT, 0); break; /* reboot=t */
 	case MACHINE_RESET:
@@ -446,12 +478,15 @@ static int start(struct session *s, struct err *err)
 		.com = { s->sink ? s->sink : s->con }, /* the others are unplugged */
 		.hvc = s->sink ? s->con : NULL,
 		.event = on_event,
+		.panic = on_panic,
 		.opaque = s,
 	};
 	int error;
 
 	con_tail_clear(s->con);
 	s->event_task = (struct loop_task){ .cb = on_event_task };
+	s->panic_task = (struct loop_task){ .cb = on_panic_task };
+	s->panicked = false;
 	error = machine_new(s->cfg, &parts, &s->m, err);
 	if (!error && s->paused)
 		error = machine_pause(s->m, err);
@@ -485,6 +520,8 @@ static int boot(struct session *s, struct err *err)
 		return err_sys(err, error, "waiting for events");
 	machine_stop(s->m);
 	loop_task_del(s->loop, &s->event_task); /* an event that came too late */
+	loop_task_del(s->loop, &s->panic_task);
+	loop_timer_del(s->loop, &s->panic_timer);
 	if (!s->over)
 		judge(s);
 	if (s->over)
@@ -569,7 +606,11 @@ static void close_all(struct session *s)
 
 int session_run(const struct config *cfg, struct session_end *out, struct err *err)
 {
-	struct session s = { .cfg = cfg, .signals.fd = -1, .timeout.cb = on_timeout, .grace.cb = on_grace };
+	struct session s = { .cfg = cfg,
+		             .signals.fd = -1,
+		             .timeout.cb = on_timeout,
+		             .grace.cb = on_grace,
+		             .panic_timer.cb = on_panic_timer };
 	int error;
 
 	s.started = clock_ns();

@@ -2,6 +2,7 @@
 """The command line, with tiny guests: mistakes, messages, files written."""
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -80,7 +81,8 @@ def test_version():
     for word in "version", "--version", "-V":
         r = kvm(word)
         assert (r.returncode, r.stderr) == (0, "")
-        assert r.stdout.startswith("kvm ") and r.stdout.count("\n") == 1
+        assert re.fullmatch(r"kvm [\d.]+\nwith: .+\n", r.stdout)
+    assert kvm("version", "x").returncode == 2
 
 
 def test_full_stdout():

@@ -751,7 +751,7 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 load-modules
 if grep -q ^hvc0 /proc/consoles; then
-	exec </dev/hvc0 >/dev/hvc0 2>&1
+	exec </dev/hvc0 >/dev/hvc0 2>&1 9<>/dev/ttyS0 # which listens for SysRq only while it is open
 	cat /dev/hwrng >/dev/null &
 fi
 echo "@clocksource $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
@@ -804,27 +804,27 @@ def number(m, fact):
     return float(re.search(rf"@{fact} ([\d.]+)", m.out.text())[1])
 
 
-def pauses(m, lengths):
+def pauses(m, c, lengths):
     """One pause of each length; the seconds that it was surely paused for, in all."""
     total = 0
     for s in lengths:
-        silent("pause", within=20)
+        assert c.ask(id=0, do="pause") == {"id": 0, "ok": True}
         start = time.monotonic()
         n = quiet(m)
         time.sleep(s)
         assert len(m.out.data) == n
         total += time.monotonic() - start
-        silent("resume", within=20)
+        assert c.ask(id=0, do="resume") == {"id": 0, "ok": True}
         vm.wait_until(lambda n=n: len(m.out.data) > n)
     return total
 
 
-def check_pauses(kvm, linux, params, lengths, ncpus=2):
+def check_pauses(kvm, client, linux, params, lengths, ncpus=2):
     """Nothing is lost of what it prints, its clocks stood still, and it has noticed nothing."""
     m = kvm(*linux, "-c", ncpus, "-p", f"unknown_nmi_panic sysrq_always_enabled {params}", stdin="pipe")
     m.out.wait_for("line 100 ")
     start = time.monotonic()
-    paused = pauses(m, lengths)
+    paused = pauses(m, client(), lengths)
     m.type("stop\n")
     m.out.wait_for("@reported")
     ran = time.monotonic() - start - paused
@@ -835,10 +835,13 @@ def check_pauses(kvm, linux, params, lengths, ncpus=2):
     return m
 
 
-@pytest.mark.linux
-def test_linux_pauses_sysrq_nmi(kvm, linux):
-    """25 short pauses and one longer than every watchdog's patience; then an NMI that makes it panic."""
-    m = check_pauses(kvm, linux, "quiet", [0.02 * (i % 6) for i in range(25)] + [25])
+@pytest.mark.linux(weight=4)
+def test_linux_pauses_sysrq_nmi(kvm, client, linux_virtio):
+    """
+    200 short pauses and one longer than every watchdog's patience, with the console on hvc0 and the random number
+    generator busy; then an NMI that makes it panic.
+    """
+    m = check_pauses(kvm, client, linux_virtio, "quiet", [0.02 * (i % 6) for i in range(200)] + [25])
     silent("sysrq", "h", within=20)
     m.out.wait_for(r"sysrq: HELP : .*reboot\(b\)")
     silent("sysrq", "m", "w", within=20)
@@ -850,17 +853,16 @@ def test_linux_pauses_sysrq_nmi(kvm, linux):
 
 @pytest.mark.linux
 @pytest.mark.long
-def test_linux_pauses_virtio(kvm, linux_virtio):
-    """With its console on hvc0, and the random number generator busy."""
-    check_pauses(kvm, linux_virtio, "quiet", [0.02 * (i % 6) for i in range(200)])
+def test_linux_pauses_1000_times(kvm, client, linux_virtio):
+    check_pauses(kvm, client, linux_virtio, "quiet", [0.02 * (i % 6) for i in range(1000)])
     silent("stop", "-f", within=20)
 
 
 @pytest.mark.linux
 @pytest.mark.long
 @pytest.mark.parametrize("clock,ncpus", [("kvm-clock", 2), ("tsc", 1)])  # the lab's TSCs are not in step
-def test_linux_clocks(kvm, linux, clock, ncpus):
-    m = check_pauses(kvm, linux, "clocksource=" + clock, [0.02 * (i % 6) for i in range(200)] + [30, 45], ncpus)
+def test_linux_clocks(kvm, client, linux, clock, ncpus):
+    m = check_pauses(kvm, client, linux, "clocksource=" + clock, [0.02 * (i % 6) for i in range(200)] + [30, 45], ncpus)
     assert f"@clocksource {clock}" in m.out.text()
     silent("stop", "-f", within=20)
     m.ends("signal", 128 + 15)

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 #include "guest.h"
 	.code32
-/* Writes "event=" to the pvpanic device, wherever it is. */
+/*
+ * Writes "event=" to the pvpanic device, wherever it is. "then=": 1 says why and halts, as a kernel that
+ * prints its message late; 2 halts; else it exits.
+ */
 	.globl guest
 guest:
 	mov $ECAM, %ebx
@@ -18,7 +21,17 @@ guest:
 	orb $2, 4(%ebx)
 	SAY("writes\n")
 	mov %al, (%edx)
-	SAY("lives\n")
+	mov $then, %esi
+	call param
+	jc 4f
+	cmp $1, %eax
+	jne 3f
+	SAY("Kernel panic - not syncing: told late\n")
+3:	cli
+	hlt
+	jmp 3b
+4:	SAY("lives\n")
 	EXIT(0)
 	.section .rodata
 name:	.asciz "event="
+then:	.asciz "then="
