@@ -25,6 +25,10 @@ struct con_client {
 	void (*recv)(void *dev, const uint8_t *buf, size_t n);
 	/* There is space again, after con_space() had said less than was wanted. May be NULL. On the console's loop. */
 	void (*spacious)(void *dev);
+	/* Its source has ended: nothing more comes. May be NULL. On the console's loop. */
+	void (*ended)(void *dev);
+	/* Nobody reads what is sent any more. NULL: the console tells the user. On the console's loop. */
+	void (*unread)(void *dev);
 	void *dev;
 };
 

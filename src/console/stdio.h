@@ -15,13 +15,20 @@ struct stdio_hooks {
 	void *opaque;
 };
 
+struct stdio_config {
+	struct loop *loop;
+	int in, out;   /* file descriptors; @in -1: no input */
+	bool terminal; /* @in, which is 0, is a terminal: raw mode and the escape key. One such console per process */
+	struct stdio_hooks hooks;
+};
+
 /*
- * The console on file descriptors 0 and 1: terminal, file, pipe, socket or
+ * A console on file descriptors of any kind: terminal, file, pipe, socket or
  * /dev/null. Output is written by a thread of its own with plain write(2), so
  * neither a vCPU nor the loop ever waits for a reader. The terminal stays as
- * it is until stdio_start(). One per process.
+ * it is until stdio_start().
  */
-int stdio_new(struct loop *loop, const struct stdio_hooks *hooks, struct con **out, struct err *err);
+int stdio_new(const struct stdio_config *cfg, struct con **out, struct err *err);
 
 /*
  * Terminal to raw mode (only while we are in its foreground; a terminal that

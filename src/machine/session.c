@@ -561,12 +561,22 @@ static int check_host(struct session *s, struct err *err)
 	               "see `kvm doctor`; a host with VT-x or AMD-V can, also inside an emulated machine");
 }
 
+static int open_console(struct session *s, struct err *err)
+{
+	struct stdio_config sc = { .loop = s->loop,
+		                   .in = STDIN_FILENO,
+		                   .out = STDOUT_FILENO,
+		                   .terminal = isatty(STDIN_FILENO),
+		                   .hooks = { .end = on_end_key, .opaque = s } };
+
+	return stdio_new(&sc, &s->con, err);
+}
+
 static int open_all(struct session *s, struct err *err)
 {
 	struct arch_image_config ic = { .kernel = s->cfg->kernel,
 		                        .initrd = s->cfg->initrd,
 		                        .cmdline = s->cfg->cmdline };
-	struct stdio_hooks hooks = { .end = on_end_key, .opaque = s };
 	int error = arch_image_open(&ic, &s->image, err);
 
 	if (!error)
@@ -580,7 +590,7 @@ static int open_all(struct session *s, struct err *err)
 	if (!error)
 		error = open_control(s, err);
 	if (!error)
-		error = stdio_new(s->loop, &hooks, &s->con, err);
+		error = open_console(s, err);
 	if (!error && s->cfg->virtio_console)
 		error = sink_new(s->con, &s->sink, err);
 	return error;

@@ -80,10 +80,12 @@ static void put_fd(int fd, int as)
 
 static void new_con(void)
 {
-	struct stdio_hooks hooks = { .end = on_end };
+	struct stdio_config sc = {
+		.loop = t.loop, .in = 0, .out = 1, .terminal = isatty(0), .hooks = { .end = on_end }
+	};
 	struct err err = { .msg = "" };
 
-	assert_int_equal(stdio_new(t.loop, &hooks, &t.con, &err), 0);
+	assert_int_equal(stdio_new(&sc, &t.con, &err), 0);
 }
 
 static int setup(void **state)
