@@ -11,6 +11,8 @@ const struct command commands[] = {
 	{ "list", cmd_list, "[--json]", "lists the machines that run", list_help },
 	{ "stop", cmd_stop, "[--force] [--timeout S] [NAME...|--all]", "asks machines to switch themselves off",
 	  stop_help },
+	{ "exec", cmd_exec, "[OPTIONS] [NAME] -- COMMAND [ARG...]", "runs a command in a machine", exec_help },
+	{ "shell", cmd_shell, "[NAME]", "opens a shell in a machine", shell_help },
 	{ "pause", cmd_ctl, "[NAME]", "stops a machine's CPUs, devices and clocks", ctl_help },
 	{ "resume", cmd_ctl, "[NAME]", "lets it go on", ctl_help },
 	{ "reboot", cmd_ctl, "[NAME]", "presses the reset button", ctl_help },

@@ -82,6 +82,12 @@ void log_set_raw(bool on)
 	atomic_store(&raw_mode, on);
 }
 
+void log_raw(const void *buf, size_t n)
+{
+	if (log_fd >= 0)
+		write_all(log_fd, buf, n);
+}
+
 int log_open(const char *path)
 {
 	log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);

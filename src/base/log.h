@@ -3,6 +3,7 @@
 #define BASE_LOG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /*
  * Messages of the program itself. Every line goes to stderr as "kvm: …", in
@@ -18,6 +19,9 @@ void log_set_verbose(bool on);
 
 /* While the terminal is raw a line needs "\r\n". Any thread, also a signal handler. */
 void log_set_raw(bool on);
+
+/* The console of a guest: to the log file alone, as it is. Any thread. */
+void log_raw(const void *buf, size_t n);
 
 /* Appends every line to the file @path too. Returns 0 or -errno. Before other threads start. */
 int log_open(const char *path);

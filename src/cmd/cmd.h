@@ -7,12 +7,14 @@
 #include <stdbool.h>
 
 /* Exit statuses, as the man page lists them. */
-#define EXIT_HOST      1 /* host or set-up error */
-#define EXIT_USAGE     2
-#define EXIT_PANIC     250
-#define EXIT_CRASH     251 /* triple fault, KVM internal error */
-#define EXIT_TIMED_OUT 252
-#define EXIT_BY_SIGNAL 128 /* + number */
+#define EXIT_HOST       1 /* host or set-up error */
+#define EXIT_USAGE      2
+#define EXIT_NO_COMMAND 253 /* with a command: the guest never got to it */
+#define EXIT_SETUP      254 /* with a command: host or set-up error */
+#define EXIT_PANIC      250
+#define EXIT_CRASH      251 /* triple fault, KVM internal error */
+#define EXIT_TIMED_OUT  252
+#define EXIT_BY_SIGNAL  128 /* + number */
 
 struct command {
 	const char *name;
@@ -28,12 +30,14 @@ int cmd_list(int argc, char **argv);
 int cmd_stop(int argc, char **argv);
 int cmd_ctl(int argc, char **argv); /* pause, resume, reboot, nmi */
 int cmd_sysrq(int argc, char **argv);
+int cmd_exec(int argc, char **argv);
+int cmd_shell(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_version(int argc, char **argv);
 int cmd_help(int argc, char **argv);
 
-extern const char run_help[], list_help[], stop_help[], ctl_help[], sysrq_help[];
+extern const char run_help[], list_help[], stop_help[], ctl_help[], sysrq_help[], exec_help[], shell_help[];
 
 /* Prints each line of @err with our prefix; returns EXIT_HOST. */
 int cmd_fail(const struct err *err);

@@ -3,6 +3,8 @@
 #include "base/log.h"
 #include "base/opt.h"
 #include "cmd/cmd.h"
+#include "cmd/command.h"
+#include "cmd/share.h"
 #include "machine/session.h"
 
 #include <errno.h>
@@ -19,11 +21,21 @@
 #define CMDLINE_LEN      65536
 
 const char run_help[] =
+        "With -- COMMAND the machine is there for that command: its standard input, output and error\n"
+        "are ours, and so is its status. Without IMAGE, DIR, -i and root= the root is the host's own,\n"
+        "and what the guest writes stays in its memory. DIR is a root, too.\n"
+        "\n"
         "  -k, --kernel FILE     bzImage, ELF vmlinux or PVH image (default: the one in this build\n"
         "                        tree, the running one, or the newest in /boot)\n"
         "  -i, --initrd FILE     initial RAM disk (default: made on the fly, with the modules it takes)\n"
         "      --modules DIR     where the kernel's modules are (default: looked for around the kernel)\n"
         "  -p, --params STRING   kernel parameters, after ours\n"
+        "  -d, --disk DIR[,OPTS] a directory as root; ro; cow: writes stay in the guest's memory\n"
+        "      --9p DIR,TAG[,ro][,map=none|squash|mapped]\n"
+        "                        a directory for the guest to mount: mount -t 9p TAG ...\n"
+        "      --rw              what is written to the host's root is written there\n"
+        "      --rwdir DIR       only what is written below DIR is (may be given again)\n"
+        "      --env N[=VALUE]   a variable for COMMAND; without VALUE, as it is here\n"
         "  -m, --mem SIZE        memory: MiB, or with K, M, G, T (default 1G, at most half the host's)\n"
         "  -c, --cpus N          virtual CPUs (default 1, at most 254)\n"
         "  -n, --net none        no network\n"
@@ -39,7 +51,8 @@ const char run_help[] =
         "\n"
         "On a terminal: ^A x ends the machine, ^A ^A sends ^A, ^A h helps.\n"
         "Exit status: 0 the guest switched itself off, 1 host or set-up error, 2 usage,\n"
-        "128+n ended by signal n, 250 guest panic, 251 triple fault or KVM error, 252 time-out.\n";
+        "128+n ended by signal n, 250 guest panic, 251 triple fault or KVM error, 252 time-out.\n"
+        "With COMMAND: its own; 253 the guest never got to it, 254 host or set-up error.\n";
 
 enum {
 	OPT_9P = 256,
@@ -100,24 +113,20 @@ static const struct {
 	int opt;
 	const char *name, *with;
 } to_come[] = {
-	{ 'd', "-d", "virtio-blk" },
-	{ OPT_9P, "--9p", "the 9p server" },
 	{ OPT_FS, "--fs", "virtio-fs" },
 	{ OPT_VSOCK, "--vsock", "vhost-vsock" },
 	{ OPT_SANDBOX, "--sandbox", "the sandbox" },
 	{ OPT_TRACE, "--trace", "tracing" },
 	{ OPT_PCAP, "--pcap", "the network" },
 	{ OPT_FAULT, "--fault", "virtio-blk" },
-	{ OPT_RW, "--rw", "the 9p server" },
-	{ OPT_RWDIR, "--rwdir", "the 9p server" },
-	{ OPT_ENV, "--env", "commands in the guest" },
 };
 
 struct args {
 	struct config cfg;
 	const char *params, *status_file;
-	const char *image;
-	bool has_mem;
+	char *image;
+	bool has_mem, rw, logs;
+	struct command_args command;
 };
 
 static int check_name(const char *s)
@@ -149,8 +158,17 @@ static int take_log(const char *path)
 	return cmd_fail(&err);
 }
 
+/* An image, or a directory as root. */
+static int take_image(struct args *a, char *val)
+{
+	if (a->image)
+		return cmd_usage("run", "one image or directory, not also '%s'", val);
+	a->image = val;
+	return 0;
+}
+
 /* Options that take a value to be checked. Returns 0 or an exit status. */
-static int take_value(struct args *a, int opt, const char *val)
+static int take_value(struct args *a, int opt, char *val)
 {
 	struct config *c = &a->cfg;
 	struct err err;
@@ -179,19 +197,27 @@ static int take_value(struct args *a, int opt, const char *val)
 		snprintf(c->name, sizeof(c->name), "%s", val);
 		c->named = true;
 		break;
-	case OPT_LOG: return take_log(val);
+	case OPT_LOG: a->logs = true; return take_log(val);
+	case 'd': return take_image(a, val);
+	case OPT_9P: return share_9p(c, val);
+	case OPT_RWDIR: return share_rwdir(c, val);
+	case OPT_ENV: return command_env("run", &a->command, val);
 	default: return not_yet(opt);
 	}
 	return error ? cmd_usage("run", "%s", err.msg) : 0;
 }
 
-static int take_option(struct args *a, int opt, const char *val)
+static int take_option(struct args *a, int opt, char *val)
 {
 	switch (opt) {
 	case 'k': a->cfg.kernel = val; return 0;
 	case 'i': a->cfg.initrd = val; return 0;
 	case 'p': a->params = val; return 0;
-	case 'v': log_set_verbose(true); return 0;
+	case 'v':
+		log_set_verbose(true);
+		a->cfg.verbose = true;
+		return 0;
+	case OPT_RW: a->rw = true; return 0;
 	case OPT_NO_REBOOT: a->cfg.no_reboot = true; return 0;
 	case OPT_HUGEPAGES: a->cfg.hugepages = true; return 0;
 	case OPT_STATUS: a->status_file = val; return 0;
@@ -221,9 +247,7 @@ static int parse(int argc, char **argv, struct args *a, int *rest)
 		*rest = optind;
 		if (status || optind >= argc || !strcmp(argv[optind - 1], "--"))
 			return status;
-		if (a->image)
-			return cmd_usage("run", "one image or directory, not also '%s'", argv[optind]);
-		a->image = argv[optind++];
+		status = take_image(a, argv[optind++]);
 	}
 }
 
@@ -258,10 +282,13 @@ static bool has_param(const char *params, const char *name)
 static char *make_cmdline(const struct args *a)
 {
 	const char *user = a->params ? a->params : "";
+	bool command = a->cfg.command, shown = a->cfg.verbose || a->logs;
 	char *s;
 
-	if (asprintf(&s, "console=ttyS0%s pci=noearly%s%s%s", a->cfg.virtio_console ? " console=hvc0" : "",
-	             has_param(user, "panic=") ? "" : " panic=-1", user[0] ? " " : "", user) < 0)
+	if (asprintf(&s, "console=ttyS0%s pci=noearly%s%s%s%s%s", a->cfg.virtio_console ? " console=hvc0" : "",
+	             has_param(user, "panic=") ? "" : " panic=-1",
+	             command && !has_param(user, "oops=") ? " oops=panic" : "", command && !shown ? " quiet" : "",
+	             user[0] ? " " : "", user) < 0)
 		return NULL;
 	return s;
 }
@@ -272,7 +299,9 @@ static int exit_status(const struct session_end *e)
 	case END_POWEROFF:
 	case END_RESET:
 	case END_KEY: return 0;
+	case END_COMMAND:
 	case END_EXIT: return e->code;
+	case END_NO_COMMAND: return EXIT_NO_COMMAND;
 	case END_PANIC: return EXIT_PANIC;
 	case END_TRIPLE_FAULT:
 	case END_INTERNAL_ERROR: return EXIT_CRASH;
@@ -290,7 +319,7 @@ static int write_status(const char *path, const char *reason, int code, struct e
 	FILE *f;
 	int error = 0;
 
-	if (asprintf(&tmp, "%s.tmp", path) < 0)
+	if (asprintf(&tmp, "%s.%d", path, (int)getpid()) < 0)
 		return err_set(err, -ENOMEM, "out of memory");
 	f = fopen(tmp, "we");
 	if (!f || fprintf(f, "{\"reason\": \"%s\", \"code\": %d}\n", reason, code) < 0)
@@ -322,6 +351,8 @@ static int run(struct args *a)
 		error = session_run(&a->cfg, &end, &err);
 	if (error) {
 		status = cmd_fail(&err);
+		if (a->cfg.command)
+			status = EXIT_SETUP;
 	} else {
 		status = exit_status(&end);
 		reason = end_reason_name(end.reason);
@@ -333,25 +364,57 @@ static int run(struct args *a)
 	return status;
 }
 
+/* The root: the directory that was given, or the host's own where nothing says otherwise. */
+static int choose_root(struct args *a)
+{
+	const char *params = a->params ? a->params : "";
+	bool init = has_param(params, "init=");
+	int status;
+
+	if (a->image) {
+		status = share_root(&a->cfg, a->image);
+		init |= !status && share_has_init(&a->cfg);
+	} else if (a->cfg.initrd || has_param(params, "root=")) {
+		return 0;
+	} else {
+		status = share_host(&a->cfg, a->rw);
+	}
+	if (!status && init && !a->cfg.command)
+		a->cfg.switch_root = "";
+	return status;
+}
+
+/* Its status is not to be taken for the command's. */
+static bool has_command(char **argv)
+{
+	while (*argv && strcmp(*argv, "--"))
+		argv++;
+	return argv[0] && argv[1];
+}
+
+/* What comes behind "--". */
+static void take_command(struct args *a, char **argv)
+{
+	a->command.cmd.argv = argv;
+	a->cfg.command = &a->command.cmd;
+	a->cfg.no_reboot = true;
+}
+
 int cmd_run(int argc, char **argv)
 {
 	struct args a = { .cfg = { .ncpus = 1, .grace = DEFAULT_GRACE_NS } };
 	int rest = argc, status;
 
 	snprintf(a.cfg.name, sizeof(a.cfg.name), "vm-%d", (int)getpid());
+	command_init(&a.command, NULL);
 	status = parse(argc, argv, &a, &rest);
+	if (!status && rest < argc)
+		take_command(&a, argv + rest);
+	if (!status)
+		status = choose_root(&a);
 	if (status)
-		return status < 0 ? 0 : status;
-	if (a.image)
-		return cmd_usage("run",
-		                 "%s: booting an image or a directory comes with virtio-blk and 9p, "
-		                 "which are not built yet",
-		                 a.image);
-	if (rest < argc)
-		return cmd_usage("run",
-		                 "%s: running a command in the guest comes with the 9p server, "
-		                 "which is not built yet",
-		                 argv[rest]);
+		return status < 0 ? 0 : status == EXIT_HOST && has_command(argv) ? EXIT_SETUP : status;
+	a.command.cmd.dir = share_translate(&a.cfg, a.command.cmd.dir);
 	if (!a.has_mem)
 		a.cfg.mem = default_mem();
 	return run(&a);

@@ -5,6 +5,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fs/p9.h"
+
+struct guest_command;
+
+#define CONFIG_SHARES_MAX 32
+
+/* A folder of the host's, which the guest mounts by its tag. Strings are the command's. */
+struct share {
+	struct p9_export export;
+	const char *tag;
+	const char *at; /* where our init mounts it: the root is the first share, at "/"; NULL: the guest's business */
+};
+
 /* What the user asked for: plain data, filled in by a command, constant from then on. Strings are the command's. */
 struct config {
 	char name[65];
@@ -13,13 +26,25 @@ struct config {
 	const char *initrd;      /* path, or NULL: made on the fly */
 	const char *modules_dir; /* where the kernel's modules are, or NULL: looked for */
 	const char *cmdline;     /* the whole of it */
+	struct share share[CONFIG_SHARES_MAX];
+	unsigned nshares;        /* those that our init mounts are there only with it */
+	bool overlay;            /* what is written to the root stays in the guest's memory */
+	const char *switch_root; /* the root's own init is to take over: NULL: no; "": wherever it is */
 	uint64_t mem;            /* bytes */
 	unsigned ncpus;
+	const struct guest_command *command; /* what the machine is for, or NULL: it is for itself */
+	bool verbose;
 	bool no_reboot; /* a reset ends the VM */
 	bool hugepages;
 	bool virtio_console; /* hvc0 has the terminal, and ttyS0's output goes there too */
 	uint64_t timeout;    /* ns, 0: none */
 	uint64_t grace;      /* ns after a polite stop */
 };
+
+/* Is the root a share? */
+static inline bool config_share_root(const struct config *c)
+{
+	return c->nshares && c->share[0].at && c->share[0].at[0] == '/' && !c->share[0].at[1];
+}
 
 #endif

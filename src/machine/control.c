@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "machine/control.h"
 
+#include "base/bytes.h"
 #include "base/container_of.h"
 #include "base/loop.h"
 #include "machine/rundir.h"
@@ -52,11 +53,6 @@
 #define STUCK_NS        2000000000ull
 #define ACCEPT_AGAIN_NS 1000000000ull
 
-struct bytes {
-	char *p;
-	size_t len, size;
-};
-
 /* A request that is answered later. */
 struct pending {
 	struct pending *next;
@@ -70,6 +66,7 @@ struct client {
 	struct loop_fd fd;
 	uint64_t seen; /* when it was last heard of, in calls of touch() */
 	struct bytes in, out;
+	int given; /* a descriptor that it has sent with what it says, for the next request that wants one; or -1 */
 	struct pending *pending;
 	unsigned npending;
 	bool ended; /* it sends no more; it stays for what is pending */
@@ -85,36 +82,8 @@ struct control {
 	struct client *clients;
 	unsigned nclients;
 	uint64_t calls;
+	int *given; /* of the client that is served now */
 };
-
-/* Growing buffers. */
-
-static int bytes_add(struct bytes *b, const char *p, size_t n)
-{
-	if (b->len + n > b->size) {
-		size_t size = (b->len + n) * 2;
-		char *more = realloc(b->p, size);
-
-		if (!more)
-			return -ENOMEM;
-		b->p = more;
-		b->size = size;
-	}
-	memcpy(b->p + b->len, p, n);
-	b->len += n;
-	return 0;
-}
-
-static void bytes_cut(struct bytes *b, size_t n)
-{
-	b->len -= n;
-	if (b->len) {
-		memmove(b->p, b->p + n, b->len);
-		return;
-	}
-	free(b->p);
-	*b = (struct bytes){ 0 };
-}
 
 /* Clients. */
 
@@ -149,6 +118,8 @@ static void client_free(struct client *cl)
 	loop_fd_del(cl->c->cc.loop, &cl->fd);
 	discard_input(cl->fd.fd);
 	close(cl->fd.fd);
+	if (cl->given >= 0)
+		close(cl->given);
 	for (struct pending *q; (q = cl->pending);) {
 		cl->pending = q->next;
 		drop_pending(q);
@@ -296,9 +267,20 @@ static int serve_sysrq(struct control *c, struct json_object *rq, struct json_ob
 	return c->cc.ops->sysrq(c->cc.opaque, s[0], err);
 }
 
+/* The session of a command: a socket, sent along with the request, on which the rest is said (docs/channel.md). */
+static int serve_exec(struct control *c, struct json_object *rq, struct json_object *reply, struct err *err)
+{
+	int fd = *c->given;
+
+	*c->given = -1;
+	if (fd < 0)
+		return err_set(err, -EINVAL, "exec: a socket is to be sent along (SCM_RIGHTS)");
+	return c->cc.ops->exec(c->cc.opaque, fd, err);
+}
+
 static const struct verb verbs[] = {
 	{ "status", serve_status }, { "stop", serve_stop }, { "pause", serve_pause }, { "resume", serve_resume },
-	{ "reboot", serve_reboot }, { "nmi", serve_nmi },   { "sysrq", serve_sysrq },
+	{ "reboot", serve_reboot }, { "nmi", serve_nmi },   { "sysrq", serve_sysrq }, { "exec", serve_exec },
 };
 
 static const struct verb *find_verb(struct json_object *rq)
@@ -364,12 +346,13 @@ static int serve(struct client *cl, struct json_object *rq)
 	if (!id_ok(id))
 		return say_error(cl, NULL, "id: a number or a short string");
 	if (!v)
-		return say_error(cl, id, "do: status, stop, pause, resume, reboot, nmi or sysrq");
+		return say_error(cl, id, "do: status, stop, pause, resume, reboot, nmi, sysrq or exec");
 	if (too_late(json_object_object_get(rq, "until")))
 		return say_error(cl, id, "too late");
 	if (cl->npending == PENDING_MAX)
 		return say_error(cl, id, "too many requests of this connection are not done yet");
 	reply = json_object_new_object();
+	cl->c->given = &cl->given;
 	r = v->serve(cl->c, rq, reply, &err);
 	if (r < 0) {
 		json_object_put(reply);
@@ -439,11 +422,25 @@ static int take_lines(struct client *cl)
 	return error;
 }
 
+/* The descriptor that came along, if one did; there is room for no more than one. */
+static void take_descriptor(struct client *cl, struct msghdr *msg)
+{
+	struct cmsghdr *h = CMSG_FIRSTHDR(msg);
+
+	if (!h || h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS || h->cmsg_len != CMSG_LEN(sizeof(int)))
+		return;
+	if (cl->given >= 0)
+		close(cl->given);
+	memcpy(&cl->given, CMSG_DATA(h), sizeof(int));
+}
+
 /* 0 or -errno: the client is gone. */
 static int receive(struct client *cl)
 {
-	char buf[READ_LEN];
-	ssize_t n = recv(cl->fd.fd, buf, sizeof(buf), 0);
+	char buf[READ_LEN], space[CMSG_SPACE(sizeof(int))];
+	struct iovec iov = { buf, sizeof(buf) };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space) };
+	ssize_t n = recvmsg(cl->fd.fd, &msg, MSG_CMSG_CLOEXEC);
 
 	if (n == 0 && cl->pending) {
 		cl->ended = true;
@@ -454,6 +451,7 @@ static int receive(struct client *cl)
 		return -EPIPE;
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+	take_descriptor(cl, &msg);
 	touch(cl);
 	return bytes_add(&cl->in, buf, (size_t)n);
 }
@@ -522,6 +520,7 @@ static void client_new(struct control *c, int fd)
 		return;
 	}
 	cl->c = c;
+	cl->given = -1;
 	cl->fd = (struct loop_fd){ .fd = fd, .events = POLLIN, .cb = on_client };
 	touch(cl);
 	cl->next = c->clients;

@@ -45,6 +45,7 @@ struct control_ops {
 	int (*reboot)(void *opaque, struct err *err);
 	int (*nmi)(void *opaque, struct err *err);
 	int (*sysrq)(void *opaque, char key, struct err *err);
+	int (*exec)(void *opaque, int fd, struct err *err); /* takes the socket @fd, whatever happens */
 };
 
 struct control_config {

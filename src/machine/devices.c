@@ -2,7 +2,10 @@
 #include "machine/devices.h"
 
 #include "bus/pci.h"
+#include "guest/frames.h"
+#include "machine/iothread.h"
 #include "virtio/console.h"
+#include "virtio/p9.h"
 #include "virtio/pci.h"
 #include "virtio/rng.h"
 
@@ -29,6 +32,8 @@ struct devices {
 	struct devices_config cfg;
 	struct vconsole *console;
 	struct rng *rng;
+	struct iothread *fs_thread; /* home of the shares; NULL without any */
+	struct vp9 *share[CONFIG_SHARES_MAX];
 	unsigned n;
 	struct placed placed[MAX_DEVICES];
 };
@@ -59,18 +64,39 @@ static int make_rng(struct devices *d, struct err *err)
 
 static int make_console(struct devices *d, struct err *err)
 {
-	struct vconsole_port ports[] = { { .name = NULL, .tty = true, .con = d->cfg.hvc } };
+	struct vconsole_port ports[2];
+	unsigned n = 0;
 	int error;
 
-	if (!d->cfg.hvc)
+	if (d->cfg.hvc)
+		ports[n++] = (struct vconsole_port){ .tty = true, .con = d->cfg.hvc };
+	if (d->cfg.channel)
+		ports[n++] = (struct vconsole_port){ .name = FRAME_PORT, .con = d->cfg.channel };
+	if (!n)
 		return 0;
-	error = vconsole_new(ports, sizeof(ports) / sizeof(ports[0]), d->cfg.mem, d->cfg.loop, &d->console, err);
+	error = vconsole_new(ports, n, d->cfg.mem, d->cfg.loop, &d->console, err);
 	return error ? error : place(d, vconsole_dev(d->console), err);
+}
+
+static int make_shares(struct devices *d, struct err *err)
+{
+	const struct config *cfg = d->cfg.cfg;
+	int error = cfg->nshares ? iothread_new("kvm-fs", &d->fs_thread, err) : 0;
+
+	for (unsigned i = 0; !error && i < cfg->nshares; i++) {
+		if (cfg->share[i].at && !d->cfg.channel)
+			continue;
+		error = vp9_new(&cfg->share[i].export, cfg->share[i].tag, d->cfg.mem, iothread_loop(d->fs_thread),
+		                &d->share[i], err);
+		if (!error)
+			error = place(d, vp9_dev(d->share[i]), err);
+	}
+	return error;
 }
 
 int devices_new(const struct devices_config *dc, struct devices **out, struct err *err)
 {
-	static int (*const table[])(struct devices * d, struct err * err) = { make_rng, make_console };
+	static int (*const table[])(struct devices * d, struct err * err) = { make_rng, make_console, make_shares };
 	struct devices *d = calloc(1, sizeof(*d));
 	int error = 0;
 
@@ -94,6 +120,10 @@ void devices_free(struct devices *d)
 		virtio_dev_stop(d->placed[i].dev);
 	for (unsigned i = 0; i < d->n; i++)
 		virtio_pci_free(d->placed[i].pci);
+	iothread_stop(d->fs_thread);
+	for (unsigned i = 0; i < CONFIG_SHARES_MAX; i++)
+		vp9_free(d->share[i]);
+	iothread_free(d->fs_thread);
 	vconsole_free(d->console);
 	rng_free(d->rng);
 	free(d);
@@ -109,6 +139,12 @@ void devices_resume(struct devices *d)
 {
 	for (unsigned i = 0; i < d->n; i++)
 		virtio_resume(d->placed[i].dev);
+}
+
+void devices_settle(struct devices *d)
+{
+	if (d->console)
+		vconsole_settle(d->console);
 }
 
 void devices_resize(struct devices *d, uint16_t cols, uint16_t rows)

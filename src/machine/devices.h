@@ -16,7 +16,8 @@ struct devices_config {
 	const struct gmem *mem;
 	struct arch_board *board; /* its PCI bus takes them */
 	struct vm *vm;
-	struct con *hvc; /* what hvc0 is connected to, NULL: no virtio console */
+	struct con *hvc;     /* what hvc0 is connected to, NULL: there is none */
+	struct con *channel; /* likewise the port of our init */
 };
 
 int devices_new(const struct devices_config *dc, struct devices **out, struct err *err);
@@ -27,6 +28,9 @@ void devices_free(struct devices *d);
 /* vCPUs stopped: after devices_pause() no device takes a request until devices_resume(). */
 void devices_pause(struct devices *d);
 void devices_resume(struct devices *d);
+
+/* vCPUs stopped for good: what the guest has said last is taken. */
+void devices_settle(struct devices *d);
 
 /* The terminal on the host has this size now. */
 void devices_resize(struct devices *d, uint16_t cols, uint16_t rows);

@@ -181,6 +181,7 @@ static int make_devices(struct machine *m, struct err *err)
 		.board = m->board,
 		.vm = m->vm,
 		.hvc = m->parts.hvc,
+		.channel = m->parts.channel,
 	};
 
 	return devices_new(&dc, &m->devices, err);
@@ -308,6 +309,8 @@ void machine_stop(struct machine *m)
 			pthread_join(m->cpu[i].thread, NULL);
 		m->cpu[i].started = false;
 	}
+	if (m->devices)
+		devices_settle(m->devices);
 }
 
 /* Pausing. */

@@ -31,7 +31,8 @@ struct machine_parts {
 	const struct arch_image *image;
 	struct loop *loop; /* the main loop: home of slow devices */
 	struct con *com[ARCH_COMS];
-	struct con *hvc; /* the virtio console's, or NULL */
+	struct con *hvc;     /* the virtio console's, or NULL */
+	struct con *channel; /* the port's that our init serves, or NULL */
 	/* The first event of this boot, once; its vCPUs are stopping. Any thread. */
 	void (*event)(void *opaque, enum machine_event ev, unsigned code);
 	/* The guest tells a panic, by pvpanic; it goes on, and may have yet to print why. Any thread. */

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -216,11 +217,11 @@ static int listen_at(const struct rundir *d, const char *name, struct rundir_cla
 	return -EIO;
 }
 
-/* Has process @pid been killed or exited, and is only not gone yet? */
+/* Has process @pid been killed or exited, and is only not gone yet? Fields 9 and 31 of its line in proc(5). */
 static bool is_ending(pid_t pid)
 {
-	char path[64], stat[512] = "", state, *end;
-	unsigned flags = 0;
+	char path[64], stat[1024] = "", *end, *save = NULL;
+	unsigned long flags = 0, pending = 0;
 	FILE *f;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
@@ -229,7 +230,16 @@ static bool is_ending(pid_t pid)
 		return true;
 	end = fgets(stat, sizeof(stat), f) ? strrchr(stat, ')') : NULL;
 	fclose(f);
-	return !end || sscanf(end, ") %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2 || flags & PF_EXITING;
+	if (!end)
+		return true;
+	end = strtok_r(end + 1, " ", &save);
+	for (unsigned field = 3; end; field++, end = strtok_r(NULL, " ", &save)) {
+		if (field == 9)
+			flags = strtoul(end, NULL, 10);
+		if (field == 31)
+			pending = strtoul(end, NULL, 10);
+	}
+	return flags & PF_EXITING || pending & 1ul << (SIGKILL - 1);
 }
 
 /* Is who has the name dying, or dead by now? Waits a moment, so that asking again may have another answer. */

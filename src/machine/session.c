@@ -6,9 +6,12 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "console/con.h"
+#include "console/mute.h"
 #include "console/sink.h"
 #include "console/stdio.h"
+#include "machine/channel.h"
 #include "machine/control.h"
+#include "machine/exec.h"
 #include "machine/initrd.h"
 #include "machine/machine.h"
 
@@ -21,6 +24,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,6 +44,12 @@
  * being paused, or a reboot of a paused one, makes one that is paused. A polite
  * stop is what SIGTERM is, a forced one what a second SIGTERM is.
  *
+ * A machine may be there for one command of the user's. Then standard input
+ * and output are the command's, and the guest's console is not shown. The
+ * command is a session of the channel like any other, with both of its ends in
+ * this process. Its status is the end that counts, unless the guest was ended
+ * before it was told.
+ *
  * A kernel that panics tells so by pvpanic. Mostly its message is on the
  * console by then; from an NMI it is printed only afterwards. So the guest goes
  * on until the message is there, it resets, or PANIC_NS have passed.
@@ -55,7 +65,8 @@ struct session {
 	struct loop *loop;
 	struct arch_image *image;
 	struct initramfs *initramfs; /* ours, where the user has given no initrd; or NULL */
-	struct con *con;
+	struct con *con;             /* the guest's console: standard input and output, or nobody's (@mute) */
+	bool mute;
 	struct con *sink; /* where ttyS0 writes to when hvc0 has the console, or NULL */
 	struct machine *m;
 
@@ -63,6 +74,12 @@ struct session {
 	struct loop_timer timeout, grace;
 	int stop_signal; /* the button was pressed for this one, 0: none yet */
 	bool suspended;  /* paused for as long as we are stopped (SIGTSTP) */
+
+	struct channel *channel; /* to our init, or NULL: the user has given an initrd */
+	struct exec *exec;       /* the machine's command, or NULL */
+	bool begun;              /* the guest has got to it */
+	int status;              /* its own, -1: not told */
+	unsigned draining;       /* who is waited for in drain() */
 
 	struct control *control; /* NULL: there is no socket */
 	uint64_t started;        /* CLOCK_MONOTONIC, ns */
@@ -99,6 +116,8 @@ const char *end_reason_name(enum end_reason reason)
 		[END_TIMEOUT] = "timeout",
 		[END_SIGNAL] = "signal",
 		[END_KEY] = "key",
+		[END_COMMAND] = "command",
+		[END_NO_COMMAND] = "no-command",
 		[END_ERROR] = "error",
 	};
 
@@ -140,7 +159,28 @@ static void press_button(struct session *s, int sig)
 	resume(s); /* or it would never notice */
 	log_verbose("%s: pressing the power button", strsignal(sig));
 	machine_power_button(s->m);
+	if (s->channel)
+		channel_poweroff(s->channel);
 	loop_timer_set(s->loop, &s->grace, s->cfg->grace);
+}
+
+/* A command gets our signals, once it is there; until then they end us. */
+static void take_signal(struct session *s, int sig)
+{
+	if (s->exec && s->begun && s->m && !s->over)
+		exec_signal(s->exec, sig);
+	else if (s->exec || sig == SIGQUIT)
+		end(s, END_SIGNAL, sig);
+	else
+		press_button(s, sig);
+}
+
+static void give_terminal_back(struct session *s)
+{
+	if (!s->mute)
+		stdio_suspend(s->con);
+	if (s->exec)
+		exec_suspend(s->exec);
 }
 
 /* With the guest paused, so that it does not miss the time. */
@@ -149,7 +189,7 @@ static void suspend(struct session *s)
 	struct err dull;
 
 	s->suspended = s->m && !s->over && !s->paused && !machine_pause(s->m, &dull);
-	stdio_suspend(s->con);
+	give_terminal_back(s);
 	raise(SIGSTOP);
 }
 
@@ -158,7 +198,10 @@ static void unsuspend(struct session *s)
 	if (s->suspended && s->m && !s->paused)
 		machine_resume(s->m);
 	s->suspended = false;
-	stdio_resume(s->con);
+	if (!s->mute)
+		stdio_resume(s->con);
+	if (s->exec)
+		exec_resume(s->exec);
 }
 
 /* hvc0 has the size of our terminal. */
@@ -166,7 +209,9 @@ static void resize(struct session *s)
 {
 	struct winsize w;
 
-	if (s->m && s->sink && !ioctl(STDIN_FILENO, TIOCGWINSZ, &w))
+	if (s->exec)
+		exec_resize(s->exec);
+	else if (s->m && s->sink && !ioctl(STDIN_FILENO, TIOCGWINSZ, &w))
 		machine_resize(s->m, w.ws_col, w.ws_row);
 }
 
@@ -181,8 +226,7 @@ static void on_signal(struct loop_fd *f, short revents)
 	case SIGTSTP: suspend(s); break;
 	case SIGCONT: unsuspend(s); break;
 	case SIGWINCH: resize(s); break;
-	case SIGQUIT: end(s, END_SIGNAL, SIGQUIT); break;
-	default: press_button(s, (int)si.ssi_signo); break;
+	default: take_signal(s, (int)si.ssi_signo); break;
 	}
 }
 
@@ -315,11 +359,26 @@ static int ctl_sysrq(void *opaque, char key, struct err *err)
 	return error ? error : machine_sysrq(s->m, key, err);
 }
 
+static int ctl_exec(void *opaque, int fd, struct err *err)
+{
+	struct session *s = opaque;
+	int error = check_alive(s, err);
+
+	if (!error && !s->channel)
+		error = err_set(err, -ENOTSUP, "its initrd is not ours (-i): nobody in it takes commands");
+	if (!error && s->paused)
+		error = err_set(err, -EBUSY, "it is paused");
+	if (!error)
+		return channel_attach(s->channel, fd, false, err);
+	close(fd);
+	return error;
+}
+
 /* A machine that nobody has named runs without a socket where it cannot have one. */
 static int open_control(struct session *s, struct err *err)
 {
 	static const struct control_ops ops = { ctl_status, ctl_stop, ctl_pause, ctl_resume,
-		                                ctl_reboot, ctl_nmi,  ctl_sysrq };
+		                                ctl_reboot, ctl_nmi,  ctl_sysrq, ctl_exec };
 	struct control_config cc = { .loop = s->loop,
 		                     .ops = &ops,
 		                     .opaque = s,
@@ -425,8 +484,9 @@ static void tell(struct session *s)
 {
 	const char *why = machine_cpu_error(s->m);
 
-	stdio_suspend(s->con);
+	give_terminal_back(s);
 	switch (s->end.reason) {
+	case END_NO_COMMAND: log_line("the guest ended before it got to the command"); break;
 	case END_PANIC:
 		log_line("the guest's kernel panicked: %s",
 		         s->panic ? s->panic : "it says so, but not on this console why");
@@ -448,25 +508,61 @@ static void on_drained(void *opaque)
 {
 	struct session *s = opaque;
 
-	loop_quit(s->loop);
+	if (--s->draining == 0)
+		loop_quit(s->loop);
+}
+
+/* What has become of the command, now that everything that the guest said is heard. */
+static void judge_command(struct session *s)
+{
+	bool own = s->end.reason == END_POWEROFF || s->end.reason == END_RESET;
+
+	if (own && s->status >= 0)
+		s->end = (struct session_end){ END_COMMAND, s->status };
+	else if (own && !s->begun)
+		s->end.reason = END_NO_COMMAND;
 }
 
 /*
- * Waits for the console's reader: for ever when the guest ended by itself
- * (a signal or the time-out still ends us), only a moment when we ended it.
+ * Waits for the readers of the console and of the command's output: for ever
+ * when the guest ended by itself (a signal or the time-out still ends us), only
+ * a moment when we ended it.
  */
 static int drain(struct session *s, struct err *err)
 {
 	bool ours = s->end.reason == END_ERROR || s->end.reason == END_TIMEOUT || s->end.reason == END_SIGNAL ||
 	            s->end.reason == END_KEY;
-	int error;
+	int error = 0;
 
 	loop_timer_del(s->loop, &s->grace);
 	if (ours)
 		loop_timer_set(s->loop, &s->timeout, DRAIN_NS);
-	stdio_drain(s->con, on_drained, s);
-	error = loop_run(s->loop);
+	s->draining = !s->mute + (s->exec && s->status < 0);
+	if (s->channel)
+		channel_reset(s->channel); /* the command's end is told, or it never is */
+	if (!s->mute)
+		stdio_drain(s->con, on_drained, s);
+	if (s->draining)
+		error = loop_run(s->loop);
+	if (s->exec)
+		judge_command(s);
 	return error ? err_sys(err, error, "waiting for events") : 0;
+}
+
+static void on_command_started(void *opaque)
+{
+	((struct session *)opaque)->begun = true;
+}
+
+static void on_command_ended(void *opaque, int status)
+{
+	struct session *s = opaque;
+
+	s->status = status;
+	if (s->over)
+		on_drained(s);
+	else if (status >= 0)
+		end(s, END_COMMAND, status);
 }
 
 /* Builds the machine and lets it run, or not if it is to be paused. */
@@ -477,6 +573,7 @@ static int start(struct session *s, struct err *err)
 		.loop = s->loop,
 		.com = { s->sink ? s->sink : s->con }, /* the others are unplugged */
 		.hvc = s->sink ? s->con : NULL,
+		.channel = s->channel ? channel_con(s->channel) : NULL,
 		.event = on_event,
 		.panic = on_panic,
 		.opaque = s,
@@ -514,7 +611,8 @@ static int boot(struct session *s, struct err *err)
 		(void)drain(s, &dull); /* what an earlier boot has said; @err is the news */
 		return error;
 	}
-	stdio_start(s->con);
+	if (!s->mute)
+		stdio_start(s->con);
 	error = loop_run(s->loop);
 	if (error)
 		return err_sys(err, error, "waiting for events");
@@ -561,15 +659,49 @@ static int check_host(struct session *s, struct err *err)
 	               "see `kvm doctor`; a host with VT-x or AMD-V can, also inside an emulated machine");
 }
 
+/* The guest's; where standard input and output are a command's, it is shown on standard error if at all. */
 static int open_console(struct session *s, struct err *err)
 {
+	bool command = s->cfg->command;
 	struct stdio_config sc = { .loop = s->loop,
-		                   .in = STDIN_FILENO,
-		                   .out = STDOUT_FILENO,
-		                   .terminal = isatty(STDIN_FILENO),
+		                   .in = command ? -1 : STDIN_FILENO,
+		                   .out = command ? STDERR_FILENO : STDOUT_FILENO,
+		                   .terminal = !command && isatty(STDIN_FILENO),
 		                   .hooks = { .end = on_end_key, .opaque = s } };
 
-	return stdio_new(&sc, &s->con, err);
+	s->mute = command && !s->cfg->verbose;
+	return s->mute ? mute_new(&s->con, err) : stdio_new(&sc, &s->con, err);
+}
+
+/* The command's two ends. */
+static int open_command(struct session *s, struct err *err)
+{
+	struct exec_ops ops = {
+		.started = on_command_started, .ended = on_command_ended, .escape = on_end_key, .opaque = s
+	};
+	int fd[2], error;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd))
+		return err_sys(err, -errno, "socketpair");
+	error = channel_attach(s->channel, fd[0], true, err);
+	if (error) {
+		close(fd[1]);
+		return error;
+	}
+	return exec_new(s->loop, fd[1], s->cfg->command, &ops, &s->exec, err);
+}
+
+/* Our init, and the way to it, where the user gives none. */
+static int open_guest(struct session *s, struct err *err)
+{
+	int error;
+
+	if (s->cfg->initrd || !arch_image_is_linux(s->image))
+		return s->cfg->command
+		               ? err_set(err, -EINVAL, "a command wants our own init: no -i, and a Linux kernel")
+		               : 0;
+	error = initrd_make(s->cfg, s->image, &s->initramfs, err);
+	return error ? error : channel_new(s->loop, &s->channel, err);
 }
 
 static int open_all(struct session *s, struct err *err)
@@ -581,10 +713,10 @@ static int open_all(struct session *s, struct err *err)
 
 	if (!error)
 		error = check_host(s, err);
-	if (!error && !s->cfg->initrd)
-		error = initrd_make(s->cfg, s->image, &s->initramfs, err);
 	if (!error)
 		error = loop_new(&s->loop, err);
+	if (!error)
+		error = open_guest(s, err);
 	if (!error)
 		error = take_signals(s, err);
 	if (!error)
@@ -593,13 +725,20 @@ static int open_all(struct session *s, struct err *err)
 		error = open_console(s, err);
 	if (!error && s->cfg->virtio_console)
 		error = sink_new(s->con, &s->sink, err);
+	if (!error && s->cfg->command)
+		error = open_command(s, err);
 	return error;
 }
 
 static void close_all(struct session *s)
 {
+	exec_free(s->exec);
+	channel_free(s->channel);
 	sink_free(s->sink);
-	stdio_free(s->con);
+	if (s->mute)
+		mute_free(s->con);
+	else
+		stdio_free(s->con);
 	control_free(s->control, end_reason_name(s->over ? s->end.reason : END_ERROR));
 	if (s->loop) {
 		loop_timer_del(s->loop, &s->timeout);

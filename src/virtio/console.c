@@ -21,7 +21,7 @@
  * control, and a flood arrives whole at a reader who reads. But Linux spins
  * while hvc0 waits, so a reader who stands still for PATIENCE loses the rest:
  * until there is space again the port then sends without asking, and the
- * console drops.
+ * console drops. A plain stream waits for ever.
  *
  * Control messages to the guest are not queued: each port has a set of things
  * to tell (TELL_), told as the guest posts buffers.
@@ -34,7 +34,8 @@
 #define CTRL_RX     2
 #define CTRL_TX     3
 
-enum { TELL_ADD = 1, TELL_CONSOLE = 2, TELL_NAME = 4, TELL_OPEN = 8, TELL_SIZE = 16 };
+/* Open before the name, by which it is found: Linux's driver reads an unopened port as ended. */
+enum { TELL_ADD = 1, TELL_CONSOLE = 2, TELL_OPEN = 4, TELL_NAME = 8, TELL_SIZE = 16 };
 
 /* All on the loop. */
 struct port {
@@ -183,7 +184,7 @@ static void pump_tx(struct port *p)
 		if (!send_some(p, &budget)) {
 			if (!budget)
 				virtio_again(&v->dev, q);
-			else if (!p->patience.armed)
+			else if (p->cfg.tty && !p->patience.armed)
 				loop_timer_set(v->loop, &p->patience, PATIENCE_NS);
 			break;
 		}
@@ -445,11 +446,18 @@ struct virtio_dev *vconsole_dev(struct vconsole *v)
 	return &v->dev;
 }
 
+void vconsole_settle(struct vconsole *v)
+{
+	for (unsigned i = 0; i < v->nports; i++)
+		pump_tx(&v->port[i]);
+}
+
 void vconsole_resize(struct vconsole *v, uint16_t cols, uint16_t rows)
 {
 	uint16_t size[2] = { cols, rows };
 
 	virtio_set_config(&v->dev, offsetof(struct virtio_console_config, cols), size, sizeof(size));
-	v->port[0].tell |= TELL_SIZE;
+	if (v->port[0].cfg.tty)
+		v->port[0].tell |= TELL_SIZE;
 	pump_control(v);
 }

@@ -23,6 +23,9 @@ int vconsole_new(const struct vconsole_port *ports, unsigned nports, const struc
 void vconsole_free(struct vconsole *v); /* NULL is fine; not on a bus any more */
 struct virtio_dev *vconsole_dev(struct vconsole *v);
 
+/* Takes what the driver has offered by now: its vCPUs are stopped, and these are its last words. On the loop. */
+void vconsole_settle(struct vconsole *v);
+
 /* The terminal behind port 0 has this size now. On the loop. */
 void vconsole_resize(struct vconsole *v, uint16_t cols, uint16_t rows);
 

@@ -11,9 +11,8 @@ import pytest
 import vm
 from guests import guest
 
-TO_COME = ["-d disk", "--9p dir,tag", "--fs dir,tag", "--vsock 3", "--sandbox=off", "--trace=virtq",
-           "--pcap file", "--fault=disk0:eio", "--rw", "--rwdir dir", "--env A=b", "-n user", "-n virtio",
-           "image", "-- /bin/true"]
+TO_COME = ["--fs dir,tag", "--vsock 3", "--sandbox=off", "--trace=virtq", "--pcap file", "--fault=disk0:eio",
+           "-n user", "-n virtio"]
 MISTAKES = {"--wrong": "--wrong is not an option", "-x": "-x is not an option", "-k": "-k needs a value",
             "--mem": "--mem needs a value",
             "-m 1x": "'1x' is not a size", "-m ''": "'' is not a size", "-m -5": "'-5' is not a size",
@@ -22,7 +21,10 @@ MISTAKES = {"--wrong": "--wrong is not an option", "-x": "-x is not an option", 
             "--timeout x": "number of seconds", "--grace -1": "number of seconds", "--grace 1e9": "number of seconds",
             "--timeout 99999999999": "too long",
             "--name ''": "not a name", "--name a/b": "not a name", f"--name {'a' * 65}": "not a name",
-            "one two": "one image"}
+            "one two": "one image", "-d one -d two": "one image", "--9p /": "DIR,TAG is wanted",
+            "--9p /,": "DIR,TAG is wanted", "--9p /,t,rw": "'rw': ro,", "--9p /,t,map=": "map=: none, squash or",
+            f"--9p /,{'t' * 65}": "at most 64", "--9p /,t --9p /,t": "have the tag 't'", "-d /,rw": "'rw': ro, cow",
+            "--env =x": "NAME or NAME=VALUE"}
 
 
 def kvm(*args, **how):
@@ -55,6 +57,25 @@ def test_mistake(args):
 @pytest.mark.parametrize("args", TO_COME)
 def test_part_to_come(args):
     check_usage(kvm("run", "-k", "/dev/null", *words(args)), "comes with")
+
+
+@pytest.mark.parametrize("args", ["-d {}", "--9p {},t", "--rwdir {}", "{}"])
+def test_wrong_folders(args, tmp_path):
+    """A folder that is none: its name, once; with a command the status is not the command's."""
+    (tmp_path / "file").write_text("")
+    for name, why in ("nowhere", "No such file or directory"), ("file", "is not a directory"):
+        path = tmp_path / name
+        for more, status in ([], 1), (["--", "true"], 254):
+            r = kvm("run", "-k", "/dev/null", *args.format(path).split(), *more)
+            assert (r.returncode, r.stdout, r.stderr.count(str(path))) == (status, "", 1)
+            assert r.stderr.endswith(why + "\n") and r.stderr.count("\n") == 1
+
+
+def test_exec_mistakes():
+    check_usage(kvm("exec"), "which command")
+    check_usage(kvm("exec", "a", "b", "--", "true"), "one machine")
+    check_usage(kvm("exec", "--wrong"), "is not an option")
+    check_usage(kvm("shell", "a", "b"), "takes")
 
 
 def test_unknown_command():

@@ -66,13 +66,3 @@ def test_interrupts(kvm, params, cpus, irqs, console):
     kinds = [line.split() for line in f["virtio_irq"]]
     assert kinds and all(irqs in kind for kind in kinds), f["virtio_irq"]
     assert sum(int(n) for kind in kinds for n in kind[1:1 + min(cpus, 2)]) > 0
-
-
-@pytest.mark.linux
-def test_initramfs_on_the_fly(kvm):
-    """Without -i: our init, and the modules that the devices need."""
-    vm = kvm("-k", images.bzimage(), "-m", 512, "-p", "rdinit=/init")
-    vm.ends("panic", 250)
-    text = vm.out.text()
-    assert "kvm-init: " in text and "nothing to run" in text
-    assert "without modules" not in vm.err.text()

@@ -253,9 +253,9 @@ static void expect_ready(struct fixture *f, unsigned port)
 
 	if (port != 1)
 		expect(f, port, VIRTIO_CONSOLE_CONSOLE_PORT, 1, "", 0);
+	expect(f, port, VIRTIO_CONSOLE_PORT_OPEN, 1, "", 0);
 	if (names[port])
 		expect(f, port, VIRTIO_CONSOLE_PORT_NAME, 1, names[port], (unsigned)strlen(names[port]));
-	expect(f, port, VIRTIO_CONSOLE_PORT_OPEN, 1, "", 0);
 	if (port != 1)
 		expect(f, port, VIRTIO_CONSOLE_RESIZE, 0, "\120\0\31\0", 4);
 }
@@ -309,8 +309,8 @@ static void test_slow_handshake(void **state)
 		post_control(f, 1);
 		expect(f, 2, VIRTIO_CONSOLE_CONSOLE_PORT, 1, "", 0);
 		post_control(f, 4);
-		expect(f, 2, VIRTIO_CONSOLE_PORT_NAME, 1, "tty", 3);
 		expect(f, 2, VIRTIO_CONSOLE_PORT_OPEN, 1, "", 0);
+		expect(f, 2, VIRTIO_CONSOLE_PORT_NAME, 1, "tty", 3);
 		expect(f, 2, VIRTIO_CONSOLE_RESIZE, 0, "\120\0\31\0", 4);
 		expect_none(f);
 		vconsole_resize(f->v, 0x1234, 0x5678); /* while the guest runs: at once, and in config space */
@@ -333,11 +333,11 @@ static void test_short_control_buffers(void **state)
 			assert_true(offer(f, CTRL_RX, f->ctrl, len, 1, true));
 		assert_true(offer(f, CTRL_RX, f->ctrl, len, 1, false)); /* not even writable */
 		fakedev_publish(&f->drv, CTRL_RX);
-		control(f, 1, VIRTIO_CONSOLE_PORT_READY, 1); /* name and open */
-		assert_true(fakedev_get(&f->drv, CTRL_RX, &u));
-		assert_int_equal(u.len, len);
+		control(f, 1, VIRTIO_CONSOLE_PORT_READY, 1); /* open and name */
 		assert_true(fakedev_get(&f->drv, CTRL_RX, &u));
 		assert_int_equal(u.len, len < 8 ? len : 8);
+		assert_true(fakedev_get(&f->drv, CTRL_RX, &u));
+		assert_int_equal(u.len, len);
 		assert_int_equal(virtio_reg_status(f->d), 0xf);
 		teardown(f);
 	}

@@ -82,7 +82,17 @@ static int op_sysrq(void *opaque, char key, struct err *err)
 	return 0;
 }
 
-static const struct control_ops ops = { op_status, op_stop, op_fail, op_nmi, op_reboot, op_nmi, op_sysrq };
+/* Says what it was sent into the socket that came along. */
+static int op_exec(void *opaque, int fd, struct err *err)
+{
+	ssize_t n = write(fd, "here", 4);
+
+	close(fd);
+	return n == 4 ? 0 : err_set(err, -EIO, "not a socket");
+}
+
+static const struct control_ops ops = { op_status, op_stop,  op_fail,  op_nmi,
+	                                op_reboot, op_nmi, op_sysrq, op_exec };
 
 /* The runtime directory alone. */
 
@@ -487,9 +497,9 @@ static void mistakes(void **state)
 	static const struct {
 		const char *rq, *reply;
 	} t[] = {
-		{ "{}\n", ERROR("do: status, stop, pause, resume, reboot, nmi or sysrq") },
-		{ "{\"do\":1}\n", ERROR("do: status, stop, pause, resume, reboot, nmi or sysrq") },
-		{ "{\"do\":\"stop\\u0000\"}\n", ERROR("do: status, stop, pause, resume, reboot, nmi or sysrq") },
+		{ "{}\n", ERROR("do: status, stop, pause, resume, reboot, nmi, sysrq or exec") },
+		{ "{\"do\":1}\n", ERROR("do: status, stop, pause, resume, reboot, nmi, sysrq or exec") },
+		{ "{\"do\":\"stop\\u0000\"}\n", ERROR("do: status, stop, pause, resume, reboot, nmi, sysrq or exec") },
 		{ "{\"do\":\"nmi\",\"id\":[]}\n", ERROR("id: a number or a short string") },
 		{ "{\"do\":\"nmi\",\"id\":{}}\n", ERROR("id: a number or a short string") },
 		{ "{\"do\":\"stop\",\"force\":1}\n", ERROR("force: true or false") },

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "guest/init/init.h"
 #include "guest/init/plan.h"
+#include "guest/init/serve.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -21,11 +22,13 @@
  * When something essential fails, the reason has been said, and give_up()
  * ends the machine in the way the host can tell from success.
  */
+#define PORT_WAIT_MS 10000
+
 static void give_up(const struct plan *p) __attribute__((noreturn));
 
 static void give_up(const struct plan *p)
 {
-	bool quiet = p->then == THEN_RUN || p->then == THEN_POWEROFF || p->then == THEN_REBOOT;
+	bool quiet = p->then == THEN_RUN || p->then == THEN_SERVE || p->then == THEN_POWEROFF || p->then == THEN_REBOOT;
 
 	say("giving up: %s",
 	    quiet ? "the command was not run; powering off" : "the guest cannot start; the kernel will panic");
@@ -98,9 +101,48 @@ static void run(const struct plan *p)
 	machine_end(again);
 }
 
+/* The machine is there for a command of the host's. */
+static void serve_main(const struct plan *p) __attribute__((noreturn));
+
+static void serve_main(const struct plan *p)
+{
+	int fd = port_open(now_ms() + PORT_WAIT_MS), status;
+	enum serve_end end;
+
+	if (fd < 0) {
+		say("the host's port for commands is not there: are virtio_pci and virtio_console among the modules?");
+		give_up(p);
+	}
+	end = serve(fd, &status);
+	end_processes();
+	report_oops();
+	sync();
+	unmount_all();
+	if (status >= 0)
+		serve_exit(fd, status);
+	machine_end(end == SERVE_REBOOT);
+}
+
+/* Beside what else this machine does; in a process of its own, since this one may become another program. */
+static void serve_beside(void)
+{
+	int fd, status;
+
+	if (fork())
+		return;
+	setsid();
+	fd = port_open(-1);
+	while (serve(fd, &status) == SERVE_POWEROFF)
+		kill(1, SIGPWR);
+	_exit(0);
+}
+
 static void finish(const struct plan *p, char **argv)
 {
+	if (p->serve && p->then != THEN_SERVE)
+		serve_beside();
 	switch (p->then) {
+	case THEN_SERVE: serve_main(p);
 	case THEN_POWEROFF: machine_end(false);
 	case THEN_REBOOT: machine_end(true);
 	case THEN_SWITCH_ROOT:

@@ -201,8 +201,12 @@ static const char *order_then(struct plan *p, char *at)
 		const char *word;
 		enum then then;
 	} table[] = {
-		{ "switch_root", THEN_SWITCH_ROOT }, { "shell", THEN_SHELL },   { "run", THEN_RUN },
-		{ "poweroff", THEN_POWEROFF },       { "reboot", THEN_REBOOT },
+		{ "switch_root", THEN_SWITCH_ROOT },
+		{ "shell", THEN_SHELL },
+		{ "run", THEN_RUN },
+		{ "serve", THEN_SERVE },
+		{ "poweroff", THEN_POWEROFF },
+		{ "reboot", THEN_REBOOT },
 	};
 	char *word = word_next(&at);
 
@@ -219,7 +223,14 @@ static const char *order_then(struct plan *p, char *at)
 		p->then = table[i].then;
 		return NULL;
 	}
-	return "wants switch_root, shell, run, poweroff or reboot";
+	return "wants switch_root, shell, run, serve, poweroff or reboot";
+}
+
+static const char *order_serve(struct plan *p, char *at)
+{
+	(void)at;
+	p->serve = true;
+	return NULL;
 }
 
 static const char *order_poweroff(struct plan *p, char *at)
@@ -242,11 +253,17 @@ static void carry(struct plan *p, unsigned nr, char *line)
 		const char *word;
 		const char *(*carry)(struct plan *p, char *at);
 	} table[] = {
-		{ "module", order_module }, { "hostname", order_hostname },
-		{ "root", order_root },     { "rootwait", order_rootwait },
-		{ "mount", order_mount },   { "overlay", order_overlay },
-		{ "ip", order_ip },         { "env", order_env },
-		{ "then", order_then },     { "poweroff", order_poweroff },
+		{ "module", order_module },
+		{ "hostname", order_hostname },
+		{ "root", order_root },
+		{ "rootwait", order_rootwait },
+		{ "mount", order_mount },
+		{ "overlay", order_overlay },
+		{ "ip", order_ip },
+		{ "env", order_env },
+		{ "then", order_then },
+		{ "serve", order_serve },
+		{ "poweroff", order_poweroff },
 		{ "reboot", order_reboot },
 	};
 	char *word = word_next(&line);

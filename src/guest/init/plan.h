@@ -19,7 +19,7 @@
 #define ROOT_WAIT_S  10
 #define WAIT_FOREVER (-1)
 
-enum then { THEN_UNSET, THEN_SWITCH_ROOT, THEN_SHELL, THEN_RUN, THEN_POWEROFF, THEN_REBOOT };
+enum then { THEN_UNSET, THEN_SWITCH_ROOT, THEN_SHELL, THEN_RUN, THEN_SERVE, THEN_POWEROFF, THEN_REBOOT };
 
 struct order_module {
 	char *file;
@@ -56,6 +56,7 @@ struct plan {
 	int root_wait;           /* seconds, or WAIT_FOREVER */
 	bool overlay;
 	char *overlay_options; /* for its tmpfs, may be NULL */
+	bool serve;            /* the host has a port for commands */
 	enum then then;
 	char *command; /* THEN_RUN: words, not yet cut */
 	char *init;    /* THEN_SWITCH_ROOT: or NULL */
