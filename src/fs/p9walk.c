@@ -52,6 +52,8 @@ int walk_one(struct op *op, struct file *dir, const char *name, struct file **ou
 	fd = open_place(dir->fd, name, op->nowait ? RESOLVE_NO_XDEV : 0);
 	if (fd == -EXDEV && op->nowait)
 		op->again = true;
+	if (fd == -EXDEV)
+		return -ENOENT; /* moved out of the directory under our eyes */
 	if (fd < 0)
 		return fd;
 	error = file_stat(fd, st);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "p9fix.h"
+#include "base/clock.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -40,11 +42,21 @@ static void start(struct p9fix *f, enum p9_map map, bool ro)
 	p9c_init(&f->c, f->p9, f->loop);
 }
 
-static void stop(struct p9fix *f)
+void p9fix_stop(struct p9fix *f)
 {
 	p9_free(f->p9);
 	p9c_exit(&f->c);
 	loop_free(f->loop);
+}
+
+/* Files on slow file systems are closed by workers, which nobody waits for. */
+static void wait_fds(struct p9fix *f)
+{
+	uint64_t end = clock_ns() + 30000000000u;
+
+	while (p9fix_fds() != f->fds && clock_ns() < end)
+		sched_yield();
+	assert_int_equal(p9fix_fds(), f->fds);
 }
 
 struct p9fix *p9fix_new(const char *dir, enum p9_map map, bool ro)
@@ -64,7 +76,8 @@ struct p9fix *p9fix_new(const char *dir, enum p9_map map, bool ro)
 
 void p9fix_again(struct p9fix *f, enum p9_map map, bool ro)
 {
-	stop(f);
+	p9fix_stop(f);
+	wait_fds(f);
 	start(f, map, ro);
 }
 
@@ -75,8 +88,13 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 
 void p9fix_free(struct p9fix *f)
 {
-	stop(f);
-	assert_int_equal(p9fix_fds(), f->fds);
+	p9fix_stop(f);
+	p9fix_end(f);
+}
+
+void p9fix_end(struct p9fix *f)
+{
+	wait_fds(f);
 	close(f->dirfd);
 	close(f->topfd);
 	assert_int_equal(nftw(f->top, remove_one, 32, FTW_DEPTH | FTW_PHYS), 0);
