@@ -223,7 +223,7 @@ extern const struct msg p9_msgs[P9_NMSGS]; /* by type */
 struct host *host_new(const struct p9_export *ex, struct loop *loop);
 void host_put(struct host *h);
 struct host *host_get(struct host *h);
-void host_raise_limit(void);
+void host_prepare(void); /* what the process needs for a server */
 /* Whether the file system of @fd may keep us waiting. Asking may, too. */
 bool host_is_slow(struct host *h, int fd);
 /* @fd is the new file's, or closed. */

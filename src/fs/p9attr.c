@@ -69,7 +69,10 @@ int setattr_check(struct op *op)
 	return 0;
 }
 
-/* Through the opened file where that may write: its rights are from when it was opened. */
+/*
+ * Through the opened file where that may write: its rights are from when it was
+ * opened. Else by a worker, as truncate(2) waits for who has a lease.
+ */
 static int set_size(struct op *op)
 {
 	const struct file *open = op->open;
@@ -79,10 +82,14 @@ static int set_size(struct op *op)
 
 	if (op->file->type != S_IFREG)
 		return op->file->type == S_IFDIR ? -EISDIR : -EINVAL;
-	if (open && (open->flags & O_ACCMODE) != O_RDONLY)
+	if (open && (open->flags & O_ACCMODE) != O_RDONLY) {
 		r = ftruncate(open->fd, size);
-	else
+	} else if (op->nowait) {
+		op->again = true;
+		return -EAGAIN;
+	} else {
 		r = truncate(proc_fd(op->file->fd, path), size);
+	}
 	return r ? -errno : 0;
 }
 
@@ -124,7 +131,7 @@ int setattr_work(struct op *op)
 		error = id_chmod(op->host, op->file->fd, (mode_t)op->u[MODE]);
 	if (!error && (v & (P9_SET_ATIME | P9_SET_MTIME)))
 		error = set_times(op);
-	if (v == P9_SET_CTIME && fchownat(op->file->fd, "", (uid_t)-1, (gid_t)-1, AT_EMPTY_PATH))
+	if (!error && v == P9_SET_CTIME && fchownat(op->file->fd, "", (uid_t)-1, (gid_t)-1, AT_EMPTY_PATH))
 		error = -errno;
 	return error;
 }

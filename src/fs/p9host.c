@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +28,12 @@
 
 static atomic_uint fds_held; /* by all servers together */
 
-void host_raise_limit(void)
+/* A file beyond the process's size limit shall be EFBIG to the client, not the end of us: hence no SIGXFSZ. */
+void host_prepare(void)
 {
 	struct rlimit rl;
 
+	signal(SIGXFSZ, SIG_IGN);
 	if (!getrlimit(RLIMIT_NOFILE, &rl) && rl.rlim_cur < rl.rlim_max) {
 		rl.rlim_cur = rl.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &rl); /* where it is refused, fewer will have to do */

@@ -104,13 +104,12 @@ int id_stat(struct host *h, int fd, struct statx *st)
 
 mode_t id_type_at(struct host *h, int dirfd, const char *name, mode_t type)
 {
-	char path[PROC_FD_SIZE + NAME_SIZE];
+	char dir[PROC_FD_SIZE], path[PROC_FD_SIZE + NAME_SIZE];
 	uint32_t v;
 
 	if (h->map != P9_MAP_MAPPED || type != S_IFREG)
 		return type;
-	proc_fd(dirfd, path);
-	strcat(strcat(path, "/"), name);
+	snprintf(path, sizeof(path), "%s/%s", proc_fd(dirfd, dir), name);
 	if (lgetxattr(path, VIRTFS "mode", &v, sizeof(v)) != sizeof(v))
 		return type;
 	return mapped_mode(type, le32toh(v)) & S_IFMT;

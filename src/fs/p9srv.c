@@ -31,6 +31,7 @@ static int version_check(struct op *op)
 	struct p9 *p = op->host->p9;
 
 	p9_forget_ops(p, -1, true);
+	op->later = p->ready; /* after those that it ended */
 	fid_clunk_all(p);
 	p->msize = 0;
 	if (op->u[0] < P9_MIN_MSIZE)
@@ -557,7 +558,7 @@ int p9_new(const struct p9_export *ex, struct loop *loop, struct p9 **out, struc
 		free(p);
 		return err_set(err, -ENOMEM, "out of memory");
 	}
-	host_raise_limit();
+	host_prepare();
 	p->loop = loop;
 	p->ready_end = &p->ready;
 	p->host->p9 = p;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* The 9p server: what a good client gets, message by message. */
+#include "fs/p9_impl.h"
 #include "p9fix.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/sysmacros.h>
@@ -610,6 +612,76 @@ static void test_readonly(void **state)
 	p9fix_free(f);
 }
 
+static int compare(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+/* Files of other file systems have numbers of their own, also if their inodes have the same. */
+static void test_qid_path(void **state)
+{
+	static const ino_t inodes[] = {
+		1, 2, 77, (1ull << 48) - 1, 1ull << 48, 0xefffffffffffffff, 0xf000000000000000, ~0ull
+	};
+	const unsigned ninodes = sizeof(inodes) / sizeof(inodes[0]), ndevs = 4200;
+	uint64_t *seen = calloc((size_t)ninodes * ndevs, sizeof(*seen));
+	struct qids q = { 0 };
+	size_t n = 0;
+
+	qids_init(&q, 5);
+	for (dev_t dev = 0; dev < ndevs; dev++)
+		for (unsigned i = 0; i < ninodes; i++)
+			seen[n++] = qid_path(&q, dev, inodes[i]);
+	n = 0;
+	for (dev_t dev = 0; dev < ndevs; dev++)
+		for (unsigned i = 0; i < ninodes; i++, n++) {
+			assert_true(seen[n] == qid_path(&q, dev, inodes[i])); /* stable */
+			if (dev == 5 && inodes[i] >> 60 != 0xf)
+				assert_true(seen[n] == inodes[i]);
+		}
+	qsort(seen, n, sizeof(*seen), compare);
+	for (size_t i = 1; i < n; i++)
+		assert_true(seen[i] != seen[i - 1]);
+	qids_exit(&q);
+	free(seen);
+}
+
+/* A file system mounted inside: walked into, by a worker, and told apart from what is around it. */
+static void test_mount(void **state)
+{
+	struct p9fix *f;
+	struct p9c *c;
+	struct p9c_attr a, b;
+	char path[128];
+
+	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) {
+		print_message("needs root\n");
+		skip();
+	}
+	f = setup();
+	c = &f->c;
+	assert_int_equal(mkdirat(f->dirfd, "m", 0755), 0);
+	snprintf(path, sizeof(path), "%s/share/m", f->top);
+	assert_int_equal(mount("p9test", path, "tmpfs", 0, NULL), 0);
+	p9fix_put(f, "share/m/inside", "text");
+	assert_int_equal(p9c_walk(c, ROOT, 1, "m"), 0);
+	assert_int_equal(p9c_walk(c, ROOT, 2, "m/inside"), 0);
+	assert_int_equal(p9c_getattr(c, 1, &a), 0);
+	assert_int_equal(p9c_getattr(c, 2, &b), 0);
+	assert_true(a.qid.path >> 60 == 0xf && b.qid.path >> 60 == 0xf && a.qid.path != b.qid.path);
+	assert_int_equal(b.size, 4);
+	assert_int_equal(p9c_create(c, 1, 3, "new", RDWR, 0644), 0);
+	assert_int_equal(p9c_walk(c, 1, 4, "../m/../m/new"), 0);
+	assert_int_equal(p9c_call(c, P9_TRENAMEAT, "usus", 1u, "new", ROOT, "new"), -EXDEV);
+	assert_int_equal(p9c_call(c, P9_TUNLINKAT, "usu", ROOT, "m", P9_DOTL_AT_REMOVEDIR), -EBUSY);
+	assert_int_equal(umount2(path, MNT_DETACH), 0);
+	assert_int_equal(p9c_write(c, 3, 0, "x", 1), 1);    /* still held */
+	assert_int_equal(p9c_walk(c, 1, 5, ".."), -ENOENT); /* but it is nowhere */
+	p9fix_free(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -619,6 +691,7 @@ int main(void)
 		cmocka_unit_test(test_rename),      cmocka_unit_test(test_names),     cmocka_unit_test(test_bad_names),
 		cmocka_unit_test(test_setattr),     cmocka_unit_test(test_statfs),    cmocka_unit_test(test_xattr),
 		cmocka_unit_test(test_lock),        cmocka_unit_test(test_lock_host), cmocka_unit_test(test_readonly),
+		cmocka_unit_test(test_qid_path),    cmocka_unit_test(test_mount),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -22,7 +23,7 @@
 
 #define ROOT   0u
 #define RDWR   (P9_DOTL_CREATE | 2u)
-#define ROUNDS 4000
+#define ROUNDS 1000
 
 static struct p9fix *setup(void)
 {
@@ -133,6 +134,7 @@ static void *race(void *arg)
 			renameat2(f->dirfd, "dir", f->dirfd, "link", RENAME_EXCHANGE);
 		}
 		r->turns++;
+		sched_yield();
 	}
 	return NULL;
 }
@@ -240,6 +242,7 @@ static void *race_fifo(void *arg)
 	while (!atomic_load(&r->stop)) {
 		renameat2(r->f->dirfd, "a", r->f->dirfd, "b", RENAME_EXCHANGE);
 		r->turns++;
+		sched_yield();
 	}
 	return NULL;
 }

@@ -299,6 +299,26 @@ static void test_bounds(void **state)
 	p9fix_free(f);
 }
 
+/* A limit on the size of files is an error of the client's, not a signal to us. */
+static void test_file_size(void **state)
+{
+	struct p9fix *f = setup();
+	struct p9c *c = &f->c;
+	struct rlimit old, small;
+
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+	small = old;
+	small.rlim_cur = 1000;
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+	assert_int_equal(p9c_write(c, 2, 1000, "x", 1), -EFBIG);
+	assert_int_equal(
+	        p9c_call(c, P9_TSETATTR, "uuuuuqqqqq", 2u, P9_SET_SIZE, 0u, 0u, 0u, (uint64_t)1001, ONE, ONE, ONE, ONE),
+	        -EFBIG);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+	check_alive(f);
+	p9fix_free(f);
+}
+
 /* Numbers in no order, many of them, taken and given back. */
 static void test_fids(void **state)
 {
@@ -322,7 +342,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_truncated), cmocka_unit_test(test_room),        cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_garbage),   cmocka_unit_test(test_descriptors), cmocka_unit_test(test_bounds),
-		cmocka_unit_test(test_fids),
+		cmocka_unit_test(test_fids),      cmocka_unit_test(test_file_size),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,6 +42,7 @@ static void pass(void *arg)
 		while (!g->open)
 			pthread_cond_wait(&g->changed, &g->lock);
 		g->held--;
+		pthread_cond_broadcast(&g->changed);
 	}
 	pthread_mutex_unlock(&g->lock);
 }
