@@ -49,7 +49,8 @@ struct p9_req {
 	unsigned nin;
 	/*
 	 * Finished, with @len bytes of reply; 0: no reply, it was flushed or the
-	 * message is beyond reply. Never called from inside p9_submit().
+	 * message is beyond reply. Never called from inside p9_submit(); it may
+	 * call everything here, p9_free() too.
 	 */
 	void (*done)(struct p9_req *r, uint32_t len);
 	struct p9_req *next; /* the server's */

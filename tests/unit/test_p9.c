@@ -259,6 +259,63 @@ static void test_old_write(void **state)
 	p9fix_free(f);
 }
 
+/* Reading is not to be seen on the host, where that is ours to decide. */
+static void test_atime(void **state)
+{
+	const struct timespec old[2] = { { .tv_sec = 1000 }, { .tv_sec = 2000 } };
+	struct p9fix *f = setup();
+	struct p9c *c = &f->c;
+	char buf[8];
+
+	p9fix_put(f, "share/file", "12345");
+	assert_int_equal(p9c_walk(c, ROOT, 1, "file"), 0);
+	assert_int_equal(p9c_open(c, 1, 0), 0);
+	assert_int_equal(p9c_walk(c, ROOT, 2, ""), 0);
+	assert_int_equal(p9c_open(c, 2, 0), 0);
+	assert_int_equal(utimensat(f->dirfd, "file", old, 0), 0);
+	assert_int_equal(utimensat(f->topfd, "share", old, 0), 0);
+	assert_int_equal(p9c_read(c, 1, 0, buf, 8), 5);
+	assert_int_equal(p9c_call(c, P9_TREADDIR, "uqu", 2u, (uint64_t)0, 4096u), 0);
+	assert_int_equal(host_stat(f, "file").st_atim.tv_sec, 1000);
+	assert_int_equal(host_stat(f, ".").st_atim.tv_sec, 1000);
+	p9fix_free(f);
+}
+
+/* Files in a hole, over a gap in the cache, at the end: what a worker reads is what the loop would. */
+static void test_cold(void **state)
+{
+	const uint32_t n = 65536 - 24;
+	uint8_t *a = malloc(n), *b = calloc(1, n);
+	struct p9fix *f = setup();
+	struct p9c *c = &f->c;
+	int fd;
+
+	assert_int_equal(p9c_create(c, ROOT, 1, "file", RDWR, 0644), 0);
+	for (unsigned i = 0; i < n; i++)
+		a[i] = (uint8_t)(i * 7 + i / 256);
+	for (unsigned i = 0; i < 32; i++)
+		assert_int_equal(p9c_write(c, 1, (uint64_t)i * n, a, n), n);
+	assert_int_equal(p9c_call(c, P9_TFSYNC, "uu", 1u, 0u), 0);
+	fd = openat(f->dirfd, "file", O_RDONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+	for (unsigned i = 0; i < 32; i++) {
+		uint32_t got = 0;
+
+		while (got < n) { /* part of it may be in the cache */
+			int r = p9c_read(c, 1, (uint64_t)i * n + got, b + got, n - got);
+
+			assert_true(r > 0);
+			got += (uint32_t)r;
+		}
+		assert_memory_equal(a, b, n);
+	}
+	free(a);
+	free(b);
+	p9fix_free(f);
+}
+
 static void test_unlinked(void **state)
 {
 	struct p9fix *f = setup();
@@ -691,7 +748,8 @@ int main(void)
 		cmocka_unit_test(test_rename),      cmocka_unit_test(test_names),     cmocka_unit_test(test_bad_names),
 		cmocka_unit_test(test_setattr),     cmocka_unit_test(test_statfs),    cmocka_unit_test(test_xattr),
 		cmocka_unit_test(test_lock),        cmocka_unit_test(test_lock_host), cmocka_unit_test(test_readonly),
-		cmocka_unit_test(test_qid_path),    cmocka_unit_test(test_mount),
+		cmocka_unit_test(test_atime),       cmocka_unit_test(test_cold),      cmocka_unit_test(test_qid_path),
+		cmocka_unit_test(test_mount),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -334,6 +334,15 @@ static void test_fids(void **state)
 		assert_int_equal(p9c_clunk(c, i * step), 0);
 	for (uint32_t i = 1; i < n; i++)
 		assert_int_equal(p9c_call(c, P9_TSTATFS, "u", i * step), i % 2 ? -EBADF : 0);
+	check_alive(f);
+	/* As many as there may be: copies, which take no descriptors. */
+	c->room = 64;
+	for (uint32_t i = 0; i < P9_MAX_FIDS - 5; i++) /* begin() took five */
+		assert_int_equal(p9c_walk(c, 1, 10 + i, ""), 0);
+	assert_int_equal(p9c_walk(c, 1, 5, ""), -EMFILE);
+	assert_int_equal(p9c_clunk(c, 10), 0);
+	assert_int_equal(p9c_walk(c, 1, 5, ""), 0);
+	check_alive(f);
 	p9fix_free(f);
 }
 
