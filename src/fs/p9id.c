@@ -164,7 +164,11 @@ static int give_away(struct op *op, struct file *dir, int fd, const struct statx
 	return fchownat(fd, "", uid, want, AT_EMPTY_PATH) ? -errno : 0;
 }
 
-/* The mode as it was asked for: the host's umask is not the guest's. */
+/*
+ * The mode as it was asked for: the host's umask is not the guest's. EPERM for
+ * what is our own comes from file systems without such modes (FAT); there
+ * creat(2) succeeds as well, with the mode that they have.
+ */
 static int right_mode(int fd, const struct statx *st, mode_t mode, bool given, bool *changed)
 {
 	char path[PROC_FD_SIZE];
@@ -174,7 +178,7 @@ static int right_mode(int fd, const struct statx *st, mode_t mode, bool given, b
 	if (S_ISLNK(mode) || (!((st->stx_mode ^ mode) & 07777) && !(given && (mode & 06000))))
 		return 0;
 	*changed = true;
-	return chmod(proc_fd(fd, path), mode & 07777) ? -errno : 0;
+	return chmod(proc_fd(fd, path), mode & 07777) && errno != EPERM ? -errno : 0;
 }
 
 int id_made(struct op *op, struct file *dir, int fd, struct statx *st, mode_t mode, gid_t gid, dev_t rdev)
