@@ -179,7 +179,7 @@ static bool may_read(const struct session *s)
 
 static void set_events(struct session *s)
 {
-	s->fd.events = (short)((may_read(s) ? POLLIN : 0) | (s->out.len ? POLLOUT : 0));
+	s->fd.events = (short)((may_read(s) ? POLLIN : POLLRDHUP) | (s->out.len ? POLLOUT : 0));
 }
 
 /* 0, or -errno: the client is gone. */
@@ -250,7 +250,7 @@ static void on_socket(struct loop_fd *f, short revents)
 
 	if (!error && may_read(s) && revents & (POLLIN | POLLHUP | POLLERR))
 		error = receive(s);
-	else if (!error && revents & (POLLHUP | POLLERR))
+	else if (!error && revents & (POLLHUP | POLLERR | POLLRDHUP))
 		error = -EPIPE;
 	if (error)
 		hang_up(s);

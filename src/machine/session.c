@@ -56,6 +56,7 @@
  */
 
 #define TAIL_LEN   65536
+#define SHOWN_LEN  4096
 #define DRAIN_NS   500000000ull
 #define PANIC_NS   1000000000ull
 #define PANIC_TEXT "Kernel panic - not syncing"
@@ -479,6 +480,18 @@ static void judge(struct session *s)
 	}
 }
 
+/* The last lines of a console that was not shown. */
+static void show_console(struct session *s)
+{
+	char tail[SHOWN_LEN + 1], *save = NULL;
+	size_t n = s->mute ? con_tail(s->con, tail, SHOWN_LEN) : 0;
+
+	tail[n] = '\0';
+	for (char *line = strtok_r(tail, "\r\n", &save); line; line = strtok_r(NULL, "\r\n", &save))
+		if (line != tail || n < SHOWN_LEN) /* or it may be half a line */
+			log_line("| %s", line);
+}
+
 /* Says why, where that is neither the guest's own wish nor the user's. The machine is stopped. */
 static void tell(struct session *s)
 {
@@ -486,12 +499,17 @@ static void tell(struct session *s)
 
 	give_terminal_back(s);
 	switch (s->end.reason) {
-	case END_NO_COMMAND: log_line("the guest ended before it got to the command"); break;
+	case END_NO_COMMAND:
+		log_line("the guest ended before it got to the command");
+		show_console(s);
+		break;
 	case END_PANIC:
+		show_console(s);
 		log_line("the guest's kernel panicked: %s",
 		         s->panic ? s->panic : "it says so, but not on this console why");
 		break;
 	case END_TRIPLE_FAULT:
+		show_console(s);
 		log_line("triple fault of vCPU %u", s->event_code);
 		machine_dump(s->m, s->event_code, stderr);
 		break;
@@ -519,6 +537,8 @@ static void judge_command(struct session *s)
 
 	if (own && s->status >= 0)
 		s->end = (struct session_end){ END_COMMAND, s->status };
+	else if (own && s->stop_signal)
+		s->end = (struct session_end){ END_SIGNAL, s->stop_signal }; /* no success of the command's */
 	else if (own && !s->begun)
 		s->end.reason = END_NO_COMMAND;
 }
