@@ -33,8 +33,14 @@ int cmd_version(int argc, char **argv)
 {
 	/* What a build may leave out (meson_options.txt). */
 	static const char *const parts[] = {
+#ifdef HAVE_BZIP2
+		"bzip2",
+#endif
 #ifdef HAVE_KMOD
 		"libkmod",
+#endif
+#ifdef HAVE_LZ4
+		"lz4",
 #endif
 #ifdef HAVE_LZMA
 		"lzma",

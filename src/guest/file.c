@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "guest/file.h"
+#include "base/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,24 +34,6 @@ static int open_file(const char *path, uint64_t *size, struct err *err)
 	return error;
 }
 
-static int read_fd(int fd, uint8_t *to, uint64_t size)
-{
-	uint64_t off = 0;
-
-	while (off < size) {
-		ssize_t n = pread(fd, to + off, size - off, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		if (!n)
-			return -ESTALE; /* it was longer a moment ago */
-		off += (uint64_t)n;
-	}
-	return 0;
-}
-
 int file_size(const char *path, uint64_t *size, struct err *err)
 {
 	int fd = open_file(path, size, err);
@@ -68,10 +51,10 @@ int file_read(const char *path, uint8_t *to, uint64_t size, struct err *err)
 
 	if (fd < 0)
 		return fd;
-	error = now == size ? read_fd(fd, to, size) : -ESTALE;
+	error = now == size ? read_at(fd, to, size, 0) : -ENODATA;
 	close(fd);
-	if (error == -ESTALE)
-		return err_set(err, error, "%s: changed while it was being read", path);
+	if (error == -ENODATA)
+		return err_set(err, -ESTALE, "%s: changed while it was being read", path);
 	return error ? err_sys(err, error, "%s", path) : 0;
 }
 

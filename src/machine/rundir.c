@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "machine/rundir.h"
 
+#include "base/privdir.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -48,20 +50,9 @@ bool rundir_name_ok(const char *name)
 	return n && n <= RUNDIR_NAME_MAX && !name[n];
 }
 
-/* An $XDG_RUNTIME_DIR that a `sudo -E` brought along is not ours, and not meant. */
-static const char *xdg_dir(void)
-{
-	const char *dir = getenv("XDG_RUNTIME_DIR");
-	struct stat st;
-
-	if (!dir || dir[0] != '/' || stat(dir, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid())
-		return NULL;
-	return dir;
-}
-
 static char *make_path(void)
 {
-	const char *xdg = xdg_dir();
+	const char *xdg = privdir_env("XDG_RUNTIME_DIR");
 	char *path;
 	int n;
 
@@ -74,40 +65,20 @@ static char *make_path(void)
 	return n < 0 ? NULL : path;
 }
 
-static int check(const struct rundir *d, struct err *err)
-{
-	struct stat st;
-
-	if (fstat(d->fd, &st))
-		return err_sys(err, -errno, "%s", d->path);
-	if (st.st_uid != geteuid())
-		return err_set(err, -EPERM, "%s belongs to uid %u, not to you: have it removed, or set XDG_RUNTIME_DIR",
-		               d->path, (unsigned)st.st_uid);
-	if (st.st_mode & 077)
-		return err_set(err, -EPERM, "%s is open to others (mode %o): chmod 700 it", d->path,
-		               (unsigned)st.st_mode & 0777);
-	return 0;
-}
-
 int rundir_open(struct rundir *d, bool make, struct err *err)
 {
-	int error;
-
 	d->fd = -1;
 	d->path = make_path();
 	if (!d->path)
 		return err_set(err, -ENOMEM, "out of memory");
-	if (!make || !mkdir(d->path, 0700) || errno == EEXIST)
-		d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (d->fd >= 0)
-		error = check(d, err);
-	else if (errno == ENOTDIR || errno == ELOOP)
-		error = err_set(err, -ENOTDIR, "%s is no directory: remove it", d->path);
-	else
-		error = err_sys(err, -errno, "%s", d->path);
-	if (error)
+	d->fd = privdir_open(d->path, make, "XDG_RUNTIME_DIR", err);
+	if (d->fd < 0) {
+		int error = d->fd;
+
 		rundir_close(d);
-	return error;
+		return error;
+	}
+	return 0;
 }
 
 void rundir_close(struct rundir *d)

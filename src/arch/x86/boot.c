@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "arch/x86/boot.h"
 #include "arch/x86/memmap.h"
+#include "base/io.h"
 
 #include <assert.h>
 #include <errno.h>

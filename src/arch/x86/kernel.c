@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "arch/x86/kernel.h"
 #include "arch/x86/memmap.h"
+#include "base/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,27 +10,6 @@
 #include <unistd.h>
 
 #define HEAD_LEN 65536 /* enough for a bzImage's largest setup part that we look at */
-
-int read_at(int fd, void *buf, uint64_t len, uint64_t off)
-{
-	uint8_t *p = buf;
-
-	while (len) {
-		/* Linux moves at most 2 GiB at once. */
-		ssize_t n = pread(fd, p, len < (1u << 30) ? len : 1u << 30, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		if (!n)
-			return -ENODATA;
-		p += n;
-		off += (uint64_t)n;
-		len -= (uint64_t)n;
-	}
-	return 0;
-}
 
 int open_regular(const char *what, const char *path, int *fd, uint64_t *size, struct err *err)
 {

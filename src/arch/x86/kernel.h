@@ -55,9 +55,6 @@ int kernel_load(const struct kernel *k, const struct gmem *mem, struct err *err)
 int bzimage_parse(struct kernel *k, const uint8_t *head, size_t len, struct err *err);
 int elf_parse(struct kernel *k, const uint8_t *head, size_t len, struct err *err);
 
-/* Reads exactly @len bytes at @off; a short file is -ENODATA. */
-int read_at(int fd, void *buf, uint64_t len, uint64_t off);
-
 /* Opens a regular file for reading, never blocking: sets @fd and @size. @what names its role in messages. */
 int open_regular(const char *what, const char *path, int *fd, uint64_t *size, struct err *err);
 
