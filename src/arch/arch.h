@@ -37,6 +37,20 @@ struct arch_initrd {
 };
 void arch_image_set_initrd(struct arch_image *im, const struct arch_initrd *initrd);
 
+/*
+ * Where the kernel's file @fd (borrowed) has the kernel proper in compressed
+ * form, which the guest would unpack before it can start. Returns false where
+ * there is none, or where it was replaced already.
+ */
+struct arch_packed {
+	int fd;
+	uint64_t offset, len;
+};
+bool arch_image_packed(const struct arch_image *im, struct arch_packed *out);
+
+/* Boots that kernel proper, @size bytes in @fd: takes @fd over, or returns an error and boots what it had before. */
+int arch_image_set_unpacked(struct arch_image *im, int fd, uint64_t size, struct err *err);
+
 /* The kernel's release ("6.1.0-9-amd64"), "" where it does not say. */
 const char *arch_image_version(const struct arch_image *im);
 bool arch_image_is_linux(const struct arch_image *im);

@@ -428,7 +428,8 @@ int unpack(const struct unpack_source *src, uint8_t **out, uint64_t *size, struc
 	int error;
 
 	if (!c->open)
-		return err_set(err, -ENOTSUP, "%s: this kvm was built without what unpacks it", src->name);
+		return err_set(err, -ENOTSUP, "%s: this kvm was built without what unpacks that, or does not know it",
+		               src->name);
 	if (src->expect > UNPACK_MAX)
 		return err_set(err, -EFBIG, "%s: unpacks to more than 1 GiB, not what it should be", src->name);
 	error = c->open(&s, err);

@@ -44,6 +44,7 @@ const char run_help[] =
         "      --no-reboot       a reset by the guest ends the machine\n"
         "      --timeout S       end after S seconds, with status 252\n"
         "      --grace S         how long a guest may take to switch off when asked to (default 30)\n"
+        "      --unpack HOW      who unpacks a bzImage's kernel: auto: we, once (default); off: the guest\n"
         "      --hugepages       memory from the host's reserved huge pages\n"
         "      --log FILE        append our messages to FILE, too\n"
         "      --status-file F   write why it ended to F, as JSON: {\"reason\": ..., \"code\": ...}\n"
@@ -64,6 +65,7 @@ enum {
 	OPT_TIMEOUT,
 	OPT_GRACE,
 	OPT_MODULES,
+	OPT_UNPACK,
 	OPT_HUGEPAGES,
 	OPT_LOG,
 	OPT_STATUS,
@@ -95,6 +97,7 @@ static const struct option options[] = {
 	{ "timeout", required_argument, NULL, OPT_TIMEOUT },
 	{ "grace", required_argument, NULL, OPT_GRACE },
 	{ "modules", required_argument, NULL, OPT_MODULES },
+	{ "unpack", required_argument, NULL, OPT_UNPACK },
 	{ "hugepages", no_argument, NULL, OPT_HUGEPAGES },
 	{ "log", required_argument, NULL, OPT_LOG },
 	{ "status-file", required_argument, NULL, OPT_STATUS },
@@ -191,6 +194,11 @@ static int take_value(struct args *a, int opt, char *val)
 			return cmd_usage("run", "--console: '%s' is neither serial nor virtio", val);
 		c->virtio_console = !strcmp(val, "virtio");
 		break;
+	case OPT_UNPACK:
+		if (strcmp(val, "auto") && strcmp(val, "off"))
+			return cmd_usage("run", "--unpack: '%s' is neither auto nor off", val);
+		c->unpack = !strcmp(val, "auto");
+		break;
 	case OPT_NAME:
 		if (check_name(val))
 			return EXIT_USAGE;
@@ -259,15 +267,17 @@ static uint64_t default_mem(void)
 	return half < DEFAULT_MEM ? half & ~(2 * MIB - 1) : DEFAULT_MEM;
 }
 
-/* Does @params have the kernel parameter @name (with its "="), before a "--"? */
+/* Does @params have the kernel parameter @name (with its "=", if it has a value), before a "--"? */
 static bool has_param(const char *params, const char *name)
 {
+	size_t len = strlen(name);
+
 	for (const char *p = params; *p;) {
 		size_t n = strcspn(p, " ");
 
 		if (n == 2 && !strncmp(p, "--", 2))
 			return false;
-		if (!strncmp(p, name, strlen(name)))
+		if (!strncmp(p, name, len) && (name[len - 1] == '=' || n == len))
 			return true;
 		p += n + strspn(p + n, " ");
 	}
@@ -345,6 +355,8 @@ static int run(struct args *a)
 	if (!a->cfg.kernel)
 		a->cfg.kernel = found = find_kernel(&err);
 	a->cfg.cmdline = cmdline;
+	if (a->params && has_param(a->params, "kaslr"))
+		a->cfg.unpack = false; /* it is done while the guest unpacks */
 	if (!a->cfg.kernel)
 		error = -ENOENT;
 	else
@@ -402,7 +414,7 @@ static void take_command(struct args *a, char **argv)
 
 int cmd_run(int argc, char **argv)
 {
-	struct args a = { .cfg = { .ncpus = 1, .grace = DEFAULT_GRACE_NS } };
+	struct args a = { .cfg = { .ncpus = 1, .unpack = true, .grace = DEFAULT_GRACE_NS } };
 	int rest = argc, status;
 
 	snprintf(a.cfg.name, sizeof(a.cfg.name), "vm-%d", (int)getpid());

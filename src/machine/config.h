@@ -35,6 +35,7 @@ struct config {
 	const struct guest_command *command; /* what the machine is for, or NULL: it is for itself */
 	bool verbose;
 	bool no_reboot; /* a reset ends the VM */
+	bool unpack;    /* a compressed kernel, before it is booted */
 	bool hugepages;
 	bool virtio_console; /* hvc0 has the terminal, and ttyS0's output goes there too */
 	uint64_t timeout;    /* ns, 0: none */

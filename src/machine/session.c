@@ -14,6 +14,7 @@
 #include "machine/exec.h"
 #include "machine/initrd.h"
 #include "machine/machine.h"
+#include "machine/unpack_kernel.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -733,6 +734,8 @@ static int open_all(struct session *s, struct err *err)
 
 	if (!error)
 		error = check_host(s, err);
+	if (!error && s->cfg->unpack)
+		unpack_kernel(s->image, s->cfg->kernel);
 	if (!error)
 		error = loop_new(&s->loop, err);
 	if (!error)

@@ -1166,6 +1166,122 @@ static void cmdline_limit(void **state)
 	}
 }
 
+/* A bzImage, and what was compressed in it. */
+
+static int elf_fd(struct fixture *x, bool wide, uint16_t machine, const struct note *note)
+{
+	int fd;
+
+	elf_make(x, wide, machine, ENTRY, note, 4);
+	write_file(x->path2, x->buf, x->len);
+	fd = open(x->path2, O_RDONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	return fd;
+}
+
+/* The ELF file's entry and segments; the bzImage's name, limits and need of memory. */
+static void unpacked_elf(void **state)
+{
+	static const struct {
+		const struct note *note;
+		enum kernel_entry kind;
+		uint32_t init_size;
+	} t[] = {
+		{ &note_pvh32, KERNEL_PVH, 0x2000000 },
+		{ NULL, KERNEL_LINUX64, 0x2000000 },
+		{ &note_pvh32, KERNEL_PVH, PAYLOAD },
+	};
+	struct fixture *x = *state;
+
+	for (size_t i = 0; i < LEN(t); i++) {
+		struct setup_header h = bz_header();
+		struct kernel k, elf;
+		struct err err;
+		int fd;
+
+		h.init_size = t[i].init_size;
+		h.cmdline_size = 1234;
+		h.initrd_addr_max = 0x3fffffff;
+		bz_open(x, &h, &k);
+		fd = elf_fd(x, true, EM_X86_64, t[i].note);
+		assert_int_equal(kernel_open(x->path2, &elf, &err), 0);
+		assert_int_equal(kernel_set_unpacked(&k, fd, x->len, &err), 0);
+		assert_sound(&k);
+		assert_int_equal(k.kind, t[i].kind);
+		assert_int_equal(k.entry, elf.entry);
+		assert_int_equal(k.nsegs, elf.nsegs);
+		assert_memory_equal(k.seg, elf.seg, sizeof(k.seg));
+		assert_string_equal(k.version, "6.1.0-test");
+		assert_true(k.is_linux);
+		assert_int_equal(k.cmdline_max, 1234);
+		assert_int_equal(k.initrd_max, 0x3fffffff);
+		assert_int_equal(k.end, LOAD + h.init_size > elf.end ? LOAD + h.init_size : elf.end);
+		assert_memory_equal(&k.hdr, &h, sizeof(h));
+		assert_int_equal(k.packed_len, 0);
+		assert_string_equal(k.path, x->path);
+		kernel_close(&elf);
+		kernel_close(&k);
+	}
+}
+
+/* What cannot be booted leaves the bzImage as it was, and the descriptor to the caller. */
+static void unpacked_wrong(void **state)
+{
+	struct fixture *x = *state;
+	struct setup_header h = bz_header();
+	struct kernel k, old;
+	struct err err = { "" };
+	int fd;
+
+	bz_open(x, &h, &k);
+	old = k;
+	fd = elf_fd(x, false, EM_386, NULL); /* 32-bit, and no PVH entry */
+	assert_int_equal(kernel_set_unpacked(&k, fd, x->len, &err), -EINVAL);
+	assert_told(&err, x->path, "without a PVH note");
+	assert_int_equal(kernel_set_unpacked(&k, fd, 100, &err), -EINVAL);
+	assert_told(&err, x->path, "truncated");
+	close(fd);
+	write_file(x->path2, "#!/bin/sh", 9);
+	fd = open(x->path2, O_RDONLY | O_CLOEXEC);
+	assert_int_equal(kernel_set_unpacked(&k, fd, 9, &err), -ENOEXEC);
+	assert_told(&err, x->path, "no ELF file");
+	assert_int_equal(kernel_set_unpacked(&k, fd, 10, &err), -ENODATA);
+	close(fd);
+	assert_memory_equal(&k, &old, sizeof(k));
+	kernel_close(&k);
+}
+
+/* Where the header says that something is compressed; one that is wrong about it is believed to have nothing. */
+static void packed_where(void **state)
+{
+	static const struct {
+		uint16_t version;
+		uint32_t offset, len;
+		uint64_t packed, packed_len;
+	} t[] = {
+		{ 0x0208, 0x100, 0x200, SETUP_LEN + 0x100, 0x200 },
+		{ 0x0208, 0x100, PAYLOAD - 0x100, SETUP_LEN + 0x100, PAYLOAD - 0x100 },
+		{ 0x0208, 0x100, PAYLOAD - 0xff, 0, 0 },
+		{ 0x0208, PAYLOAD + 1, 1, 0, 0 },
+		{ 0x0208, 0xffffffff, 0xffffffff, 0, 0 },
+		{ 0x0208, 0, 0x200, 0, 0 },
+		{ 0x0207, 0x100, 0x200, 0, 0 },
+	};
+
+	for (size_t i = 0; i < LEN(t); i++) {
+		struct setup_header h = bz_header();
+		struct kernel k;
+
+		h.version = t[i].version;
+		h.payload_offset = t[i].offset;
+		h.payload_length = t[i].len;
+		bz_open(*state, &h, &k);
+		assert_int_equal(k.packed, t[i].packed);
+		assert_int_equal(k.packed_len, t[i].packed_len);
+		kernel_close(&k);
+	}
+}
+
 /* What it finds. */
 
 static void check_page_tables(const struct gmem *m)
@@ -1477,6 +1593,9 @@ int main(void)
 		TEST(initrd_too_large),
 		TEST(initrd_beyond_low_ram),
 		TEST(cmdline_limit),
+		TEST(packed_where),
+		TEST(unpacked_elf),
+		TEST(unpacked_wrong),
 		TEST(start_linux),
 		TEST(start_vmlinux),
 		TEST(start_pvh),

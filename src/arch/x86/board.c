@@ -124,6 +124,17 @@ void arch_image_set_initrd(struct arch_image *im, const struct arch_initrd *init
 		                      .opaque = initrd->opaque };
 }
 
+bool arch_image_packed(const struct arch_image *im, struct arch_packed *out)
+{
+	*out = (struct arch_packed){ im->kernel.fd, im->kernel.packed, im->kernel.packed_len };
+	return out->len > 0;
+}
+
+int arch_image_set_unpacked(struct arch_image *im, int fd, uint64_t size, struct err *err)
+{
+	return kernel_set_unpacked(&im->kernel, fd, size, err);
+}
+
 const char *arch_image_version(const struct arch_image *im)
 {
 	return im->kernel.version;

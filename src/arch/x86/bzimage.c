@@ -15,6 +15,7 @@
 #define SECTOR        512
 #define PROTO_CMDLINE 0x0202 /* cmd_line_ptr: older ones are not worth a second way */
 #define PROTO_SYSSIZE 0x0204 /* syssize has 32 bits */
+#define PROTO_PAYLOAD 0x0208 /* payload_offset, payload_length */
 
 /* Copies the header that is in the file; fields of later versions stay zero. */
 static int read_header(struct kernel *k, const uint8_t *head, size_t len, struct err *err)
@@ -49,7 +50,7 @@ static void read_version(struct kernel *k, const uint8_t *head, size_t len)
 }
 
 /* The part that runs in protected or long mode, behind the setup sectors. */
-static int find_payload(struct kernel *k, struct err *err)
+static int find_code(struct kernel *k, struct err *err)
 {
 	uint64_t setup = (k->hdr.setup_sects ? k->hdr.setup_sects : 4u) * SECTOR + SECTOR;
 	uint64_t want = (uint64_t)k->hdr.syssize * 16, have = k->size > setup ? k->size - setup : 0;
@@ -68,6 +69,18 @@ static int find_payload(struct kernel *k, struct err *err)
 	s->memsz = s->filesz;
 	k->nsegs = 1;
 	return 0;
+}
+
+/* The compressed kernel within that; a header that is wrong about it is the business of the code that unpacks it. */
+static void find_packed(struct kernel *k)
+{
+	const struct kernel_segment *s = &k->seg[0];
+	uint64_t off = k->hdr.payload_offset, len = k->hdr.payload_length;
+
+	if (k->hdr.version < PROTO_PAYLOAD || !off || off > s->filesz || len > s->filesz - off)
+		return;
+	k->packed = s->offset + off;
+	k->packed_len = len;
 }
 
 /* Where it is loaded, and what it occupies until it runs decompressed. */
@@ -100,9 +113,10 @@ int bzimage_parse(struct kernel *k, const uint8_t *head, size_t len, struct err 
 		return err_set(err, -EINVAL, "%s: a kernel of boot protocol %u.%02u, too old to boot", k->path,
 		               k->hdr.version >> 8, k->hdr.version & 0xff);
 	read_version(k, head, len);
-	error = find_payload(k, err);
+	error = find_code(k, err);
 	if (error)
 		return error;
+	find_packed(k);
 	k->kind = k->hdr.version >= 0x020c && (k->hdr.xloadflags & XLF_KERNEL_64) ? KERNEL_LINUX64 : KERNEL_LINUX32;
 	k->cmdline_max = k->hdr.version >= 0x0206 && k->hdr.cmdline_size ? k->hdr.cmdline_size : 255;
 	k->initrd_max = k->hdr.version >= 0x0203 && k->hdr.initrd_addr_max ? k->hdr.initrd_addr_max : 0x37ffffff;

@@ -36,14 +36,24 @@ int open_regular(const char *what, const char *path, int *fd, uint64_t *size, st
 	return -EINVAL;
 }
 
+static uint8_t head[HEAD_LEN]; /* one kernel is opened at a time */
+
+static int read_head(const struct kernel *k, size_t *len, struct err *err)
+{
+	int error;
+
+	*len = k->size < HEAD_LEN ? k->size : HEAD_LEN;
+	error = read_at(k->fd, head, *len, 0);
+	return error ? err_sys(err, error, "kernel %s", k->path) : 0;
+}
+
 static int parse(struct kernel *k, struct err *err)
 {
-	static uint8_t head[HEAD_LEN]; /* one kernel is opened at a time */
-	size_t len = k->size < HEAD_LEN ? k->size : HEAD_LEN;
-	int error = read_at(k->fd, head, len, 0);
+	size_t len;
+	int error = read_head(k, &len, err);
 
 	if (error)
-		return err_sys(err, error, "kernel %s", k->path);
+		return error;
 	error = elf_parse(k, head, len, err);
 	if (error == -ENOEXEC)
 		error = bzimage_parse(k, head, len, err);
@@ -65,6 +75,31 @@ int kernel_open(const char *path, struct kernel *k, struct err *err)
 	if (error)
 		kernel_close(k);
 	return error;
+}
+
+int kernel_set_unpacked(struct kernel *k, int fd, uint64_t size, struct err *err)
+{
+	struct kernel elf = { .path = k->path, .fd = fd, .size = size };
+	size_t len;
+	int error = read_head(&elf, &len, err);
+
+	if (error)
+		return error;
+	error = elf_parse(&elf, head, len, err);
+	if (error == -ENOEXEC)
+		return err_set(err, error, "%s: what is compressed in it is no ELF file", k->path);
+	if (error)
+		return error;
+	elf.hdr = k->hdr;
+	memcpy(elf.version, k->version, sizeof(elf.version));
+	elf.is_linux = k->is_linux;
+	elf.cmdline_max = k->cmdline_max;
+	elf.initrd_max = k->initrd_max;
+	if (elf.end < k->end)
+		elf.end = k->end; /* how much memory is enough does not depend on whether it was unpacked */
+	kernel_close(k);
+	*k = elf;
+	return 0;
 }
 
 void kernel_close(struct kernel *k)

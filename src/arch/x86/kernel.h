@@ -33,12 +33,13 @@ struct kernel {
 	uint64_t entry; /* guest-physical */
 	unsigned nsegs;
 	struct kernel_segment seg[KERNEL_MAX_SEGMENTS];
-	uint64_t first, end;     /* what the kernel needs for itself while it starts */
-	uint64_t initrd_max;     /* last address an initrd may occupy */
-	uint32_t cmdline_max;    /* characters, without the final NUL */
-	bool is_linux;           /* and not some other guest in the same clothes */
-	char version[128];       /* of a bzImage, up to the first blank; "" where unknown */
-	struct setup_header hdr; /* of a bzImage; for ELF what a boot loader would fill in */
+	uint64_t first, end;         /* what the kernel needs for itself while it starts */
+	uint64_t initrd_max;         /* last address an initrd may occupy */
+	uint32_t cmdline_max;        /* characters, without the final NUL */
+	bool is_linux;               /* and not some other guest in the same clothes */
+	char version[128];           /* of a bzImage, up to the first blank; "" where unknown */
+	uint64_t packed, packed_len; /* in a bzImage: the kernel proper, compressed; length 0: not known */
+	struct setup_header hdr;     /* of a bzImage; for ELF what a boot loader would fill in */
 };
 
 /*
@@ -47,6 +48,13 @@ struct kernel {
  */
 int kernel_open(const char *path, struct kernel *k, struct err *err);
 void kernel_close(struct kernel *k);
+
+/*
+ * @fd holds what the bzImage @k has compressed, an ELF file of @size bytes: it
+ * is booted in its place, with the bzImage's header, name, limits and need of
+ * memory. Takes over @fd, or returns an error and leaves all as it was.
+ */
+int kernel_set_unpacked(struct kernel *k, int fd, uint64_t size, struct err *err);
 
 /* Reads the segments into guest memory. -ENOMEM naming the minimum where RAM is too small. */
 int kernel_load(const struct kernel *k, const struct gmem *mem, struct err *err);
