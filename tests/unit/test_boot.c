@@ -902,6 +902,50 @@ static void load_elf(void **state)
 	kernel_close(&k);
 }
 
+/* A file with holes, in every place that a segment can have them: the same as one of zeros. */
+static void load_holes(void **state)
+{
+	static const struct {
+		uint64_t at, len;
+	} data[][3] = {
+		{ { 0, 4096 }, { 65536, 8192 }, { 131000, 100 } },
+		{ { 65536, 1 }, { 0, 0 }, { 0, 0 } },
+		{ { 4000, 100000 }, { 262143, 1 }, { 0, 0 } },
+		{ { 0, 0 }, { 0, 0 }, { 0, 0 } },
+	};
+	struct fixture *x = *state;
+	struct setup_header h = bz_header();
+
+	h.syssize = 262144 / 16;
+	for (size_t i = 0; i < LEN(data); i++) {
+		uint8_t *want = calloc(1, 262144);
+		struct kernel k;
+		struct gmem m;
+		struct err err;
+		int fd;
+
+		bz_make(x, &h);
+		unlink(x->path);
+		write_image(x, SETUP_LEN);
+		fd = open(x->path, O_WRONLY);
+		assert_int_equal(ftruncate(fd, (off_t)SETUP_LEN + 262144 + 5000), 0);
+		for (size_t j = 0; j < LEN(data[i]); j++) {
+			memset(want + data[i][j].at, 0xa0 + (int)j, data[i][j].len);
+			assert_int_equal(
+			        pwrite(fd, want + data[i][j].at, data[i][j].len, (off_t)(SETUP_LEN + data[i][j].at)),
+			        data[i][j].len);
+		}
+		close(fd);
+		open_good(x, &k);
+		map(&m, 64 * MIB);
+		assert_int_equal(kernel_load(&k, &m, &err), 0);
+		assert_memory_equal(gmem_ptr(&m, LOAD, 262144), want, 262144);
+		gmem_unmap(&m);
+		kernel_close(&k);
+		free(want);
+	}
+}
+
 /* A file that shrinks after it was opened. */
 static void load_shrunk(void **state)
 {
@@ -1584,6 +1628,7 @@ int main(void)
 		TEST(other_files),
 		TEST(load_bz),
 		TEST(load_elf),
+		TEST(load_holes),
 		TEST(load_shrunk),
 		TEST(load_too_little),
 		TEST(load_too_high),

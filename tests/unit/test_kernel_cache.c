@@ -179,6 +179,26 @@ static void kept(void **state)
 	assert_int_equal(st.st_mode & 07777, 0700);
 }
 
+/* Blocks of zeros take no room, wherever they are. */
+static void zeros(void **state)
+{
+	static const struct {
+		unsigned at, len;
+	} t[] = { { 0, DATA_LEN }, { 0, DATA_LEN - 1 }, { 1, DATA_LEN - 1 }, { 10000, 80000 }, { 70000, 30000 } };
+	struct fixture *f = *state;
+	struct stat st;
+
+	for (unsigned i = 0; i < LEN(t); i++) {
+		memset(f->data, 0xff, DATA_LEN);
+		memset(f->data + t[i].at, 0, t[i].len);
+		keep(f);
+		finds(f);
+		assert_int_equal(stat(f->file, &st), 0);
+		if (i == 0 && st.st_blocks > 64)
+			fail_msg("zeros take %lld blocks", (long long)st.st_blocks);
+	}
+}
+
 /* Every part of what a kernel file is counts. */
 static void another_file(void **state)
 {
@@ -668,9 +688,10 @@ static void left_alone(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		TEST(kept),       TEST(another_file), TEST(replaced),   TEST(not_settled), TEST(torn),
-		TEST(foreign),    TEST(dropped),      TEST(no_room),    TEST(at_once),     TEST(whose_directory),
-		TEST(below_home), TEST(unpacked),     TEST(left_alone),
+		TEST(kept),        TEST(zeros),      TEST(another_file),    TEST(replaced),
+		TEST(not_settled), TEST(torn),       TEST(foreign),         TEST(dropped),
+		TEST(no_room),     TEST(at_once),    TEST(whose_directory), TEST(below_home),
+		TEST(unpacked),    TEST(left_alone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,6 +109,29 @@ void kernel_close(struct kernel *k)
 	k->fd = -1;
 }
 
+/* As read_at(), into zeros: holes in the file are left out. */
+static int read_data(int fd, uint8_t *to, uint64_t len, uint64_t off)
+{
+	while (len) {
+		off_t data = lseek(fd, (off_t)off, SEEK_DATA), hole = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
+		uint64_t skip = (uint64_t)data - off, n;
+		int error;
+
+		if (hole < 0)
+			return read_at(fd, to, len, off); /* the end of the file, or no holes here */
+		if (skip >= len)
+			return 0;
+		n = (uint64_t)(hole - data) < len - skip ? (uint64_t)(hole - data) : len - skip;
+		error = read_at(fd, to + skip, n, (uint64_t)data);
+		if (error)
+			return error;
+		to += skip + n;
+		off += skip + n;
+		len -= skip + n;
+	}
+	return 0;
+}
+
 static int load_segment(const struct kernel *k, const struct kernel_segment *s, const struct gmem *mem, struct err *err)
 {
 	uint8_t *p = gmem_ptr(mem, s->paddr, s->memsz);
@@ -117,7 +140,7 @@ static int load_segment(const struct kernel *k, const struct kernel_segment *s, 
 	if (!p)
 		return err_set(err, -ENOMEM, "%s: wants memory at 0x%llx, where this machine has none", k->path,
 		               (unsigned long long)s->paddr);
-	error = read_at(k->fd, p, s->filesz, s->offset); /* what lies behind is zero already */
+	error = read_data(k->fd, p, s->filesz, s->offset); /* what lies behind is zero already */
 	if (error)
 		return err_sys(err, error, "kernel %s", k->path);
 	return 0;
