@@ -12,6 +12,7 @@ import time
 import pytest
 
 import images
+from vm import CACHE
 
 EMULATED = "QEMU TCG" in open("/proc/cpuinfo").read()
 
@@ -111,7 +112,7 @@ def default_mib():
 
 @pytest.mark.linux
 def test_defaults(kvm):
-    """bzImage, 64-bit entry, one vCPU, the default memory; nothing on stderr."""
+    """bzImage, which we unpack and keep, one vCPU, the default memory; nothing on stderr."""
     before = time.time()
     vm = boot(kvm, images.bzimage(), "report", params="")
     vm.ends("poweroff", 0)
@@ -119,20 +120,25 @@ def test_defaults(kvm):
     version = os.path.basename(images.bzimage()).removeprefix("vmlinuz-")
     assert f["uname"] == [f"Linux {version} x86_64"]
     assert f["cmdline"] == ["console=ttyS0 pci=noearly panic=-1 t=report"]
+    assert f["loader"] == ["176"]  # the PVH entry's own mark
     assert vm.err.text() == ""
+    st = os.stat(images.bzimage())
+    kept = os.path.join(CACHE, "kvm", f"{st.st_dev:x}-{st.st_ino:x}.elf")
+    assert open(kept, "rb").read(4) == b"\x7fELF"
 
 
 @pytest.mark.linux
 def test_padded_bzimage_and_power_button(kvm):
-    """2 vCPUs; SIGTERM is a power button to a guest that looks at it."""
+    """64-bit entry, with KASLR; 2 vCPUs; SIGTERM is a power button to a guest that looks at it."""
     before = time.time()
-    vm = boot(kvm, images.padded_bzimage(), "button", "-c", 2)
+    vm = boot(kvm, images.padded_bzimage(), "button", "-c", 2, "--unpack=off")
     vm.out.wait_for("^@ready")
     vm.signal(signal.SIGTERM)
     vm.ends("poweroff", 0)
     f = check_all(vm, 2, default_mib(), before)
     assert f["input"] == ["Power Button"]
     assert f["pressed"]
+    assert f["loader"] != ["176"]
 
 
 @pytest.mark.linux
@@ -175,9 +181,11 @@ def pae_works():
 
 
 @pytest.mark.linux
-def test_32_bit_kernel(kvm, pae_works):
-    """Debian's 686-pae has the 32-bit entry only; 2 vCPUs. Its /init is init32.c."""
-    vm = kvm("-k", images.bzimage("i386-pae"), "-i", images.initrd32(), "-m", 512, "-c", 2, "-p", "quiet")
+@pytest.mark.parametrize("how", ["auto", pytest.param("off", marks=pytest.mark.long)])
+def test_32_bit_kernel(kvm, pae_works, how):
+    """Debian's 686-pae, unpacked (PVH entry) and as a bzImage (32-bit entry); 2 vCPUs. Its /init is init32.c."""
+    vm = kvm("-k", images.bzimage("i386-pae"), "-i", images.initrd32(), "-m", 512, "-c", 2, "-p", "quiet",
+             f"--unpack={how}")
     vm.ends("poweroff", 0)
     f = facts(vm)
     assert f["reported"], vm.story()

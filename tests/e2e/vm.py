@@ -11,6 +11,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 KVM = os.path.abspath(os.environ.get("KVM", os.path.join(TOP, "kvm")))
 GUESTS = os.environ.get("GUESTS_OUT", os.path.join(TOP, "build", "guests"))
+CACHE = os.path.join(TOP, "build", "e2e")  # the user's own is none of our business
 PATIENCE = 300  # seconds; a safety net, nothing is timed
 
 
@@ -73,6 +74,7 @@ class Vm:
     def __init__(self, tmp, *args, stdin="null", stdout="pipe", **popen):
         self.status_file = os.path.join(tmp, "status")
         self.argv = [KVM, "run", "--status-file", self.status_file, *map(str, args)]
+        popen.setdefault("env", dict(os.environ, XDG_CACHE_HOME=CACHE))
         fds = {"null": subprocess.DEVNULL, "pipe": subprocess.PIPE, "closed": subprocess.DEVNULL}
         closed = [fd for fd, how in enumerate((stdin, stdout)) if how == "closed"]
         if closed:
