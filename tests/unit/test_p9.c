@@ -39,6 +39,30 @@ static struct stat host_stat(struct p9fix *f, const char *name)
 	return st;
 }
 
+static void test_new(void **state)
+{
+	static const struct {
+		const char *dir, *text;
+		int error;
+	} bad[] = {
+		{ "/nonexistent", "/nonexistent: No such file or directory", -ENOENT },
+		{ "/dev/null", "/dev/null: Not a directory", -ENOTDIR },
+	};
+
+	for (unsigned i = 0; i < 2; i++) {
+		struct p9_export ex = { .dir = bad[i].dir };
+		struct loop *loop;
+		struct p9 *p9;
+		struct err err;
+
+		assert_int_equal(loop_new(&loop, &err), 0);
+		assert_int_equal(p9_new(&ex, loop, &p9, &err), bad[i].error);
+		assert_string_equal(err.msg, bad[i].text);
+		loop_free(loop);
+	}
+	p9_free(NULL);
+}
+
 static void test_version(void **state)
 {
 	struct p9fix *f = p9fix_new(NULL, P9_MAP_NONE, false);
@@ -742,14 +766,14 @@ static void test_mount(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_version),     cmocka_unit_test(test_walk),      cmocka_unit_test(test_getattr),
-		cmocka_unit_test(test_qid_version), cmocka_unit_test(test_files),     cmocka_unit_test(test_open_flags),
-		cmocka_unit_test(test_large),       cmocka_unit_test(test_old_write), cmocka_unit_test(test_unlinked),
-		cmocka_unit_test(test_rename),      cmocka_unit_test(test_names),     cmocka_unit_test(test_bad_names),
-		cmocka_unit_test(test_setattr),     cmocka_unit_test(test_statfs),    cmocka_unit_test(test_xattr),
-		cmocka_unit_test(test_lock),        cmocka_unit_test(test_lock_host), cmocka_unit_test(test_readonly),
-		cmocka_unit_test(test_atime),       cmocka_unit_test(test_cold),      cmocka_unit_test(test_qid_path),
-		cmocka_unit_test(test_mount),
+		cmocka_unit_test(test_new),        cmocka_unit_test(test_version),     cmocka_unit_test(test_walk),
+		cmocka_unit_test(test_getattr),    cmocka_unit_test(test_qid_version), cmocka_unit_test(test_files),
+		cmocka_unit_test(test_open_flags), cmocka_unit_test(test_large),       cmocka_unit_test(test_old_write),
+		cmocka_unit_test(test_unlinked),   cmocka_unit_test(test_rename),      cmocka_unit_test(test_names),
+		cmocka_unit_test(test_bad_names),  cmocka_unit_test(test_setattr),     cmocka_unit_test(test_statfs),
+		cmocka_unit_test(test_xattr),      cmocka_unit_test(test_lock),        cmocka_unit_test(test_lock_host),
+		cmocka_unit_test(test_readonly),   cmocka_unit_test(test_atime),       cmocka_unit_test(test_cold),
+		cmocka_unit_test(test_qid_path),   cmocka_unit_test(test_mount),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

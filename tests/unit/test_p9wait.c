@@ -298,6 +298,32 @@ static void test_gone(void **state)
 	}
 }
 
+/* A file system that is not known to be local is a worker's, without any hook; one that is known is not. */
+static void test_slow(void **state)
+{
+	static const char *const dirs[] = { "/proc/sys/kernel", "/tmp" };
+
+	for (unsigned i = 0; i < 2; i++) {
+		struct p9_export ex = { .dir = dirs[i], .ro = true };
+		struct p9c_req *r;
+		struct loop *loop;
+		struct p9 *p9;
+		struct p9c c;
+		struct err err;
+
+		assert_int_equal(loop_new(&loop, &err), 0);
+		assert_int_equal(p9_new(&ex, loop, &p9, &err), 0);
+		p9c_init(&c, p9, loop);
+		assert_int_equal(p9c_start(&c, 8192, ROOT, 0), 0);
+		r = p9c_send(&c, P9_TGETATTR, "uq", ROOT, (uint64_t)0);
+		assert_int_equal(r->done, i);
+		assert_int_equal(p9c_wait(r), 0);
+		p9_free(p9);
+		p9c_exit(&c);
+		loop_free(loop);
+	}
+}
+
 /* More than the server takes at once: an error, and those that it took are answered. */
 static void test_bound(void **state)
 {
@@ -324,7 +350,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all),   cmocka_unit_test(test_flush), cmocka_unit_test(test_crowd),
 		cmocka_unit_test(test_clunk), cmocka_unit_test(test_tags),  cmocka_unit_test(test_version),
-		cmocka_unit_test(test_reset), cmocka_unit_test(test_gone),  cmocka_unit_test(test_bound),
+		cmocka_unit_test(test_reset), cmocka_unit_test(test_gone),  cmocka_unit_test(test_slow),
+		cmocka_unit_test(test_bound),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
