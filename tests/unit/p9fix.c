@@ -50,13 +50,13 @@ void p9fix_stop(struct p9fix *f)
 }
 
 /* Files on slow file systems are closed by workers, which nobody waits for. */
-static void wait_fds(struct p9fix *f)
+void p9fix_wait_fds(unsigned n)
 {
 	uint64_t end = clock_ns() + 30000000000u;
 
-	while (p9fix_fds() != f->fds && clock_ns() < end)
+	while (p9fix_fds() != n && clock_ns() < end)
 		sched_yield();
-	assert_int_equal(p9fix_fds(), f->fds);
+	assert_int_equal(p9fix_fds(), n);
 }
 
 struct p9fix *p9fix_new(const char *dir, enum p9_map map, bool ro)
@@ -77,7 +77,7 @@ struct p9fix *p9fix_new(const char *dir, enum p9_map map, bool ro)
 void p9fix_again(struct p9fix *f, enum p9_map map, bool ro)
 {
 	p9fix_stop(f);
-	wait_fds(f);
+	p9fix_wait_fds(f->fds);
 	start(f, map, ro);
 }
 
@@ -94,7 +94,7 @@ void p9fix_free(struct p9fix *f)
 
 void p9fix_end(struct p9fix *f)
 {
-	wait_fds(f);
+	p9fix_wait_fds(f->fds);
 	close(f->dirfd);
 	close(f->topfd);
 	assert_int_equal(nftw(f->top, remove_one, 32, FTW_DEPTH | FTW_PHYS), 0);

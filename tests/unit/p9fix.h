@@ -23,6 +23,7 @@ void p9fix_stop(struct p9fix *f);                            /* the server, its 
 void p9fix_end(struct p9fix *f);  /* no descriptor is left over, once the workers have ended; removes the directory */
 void p9fix_free(struct p9fix *f); /* both */
 unsigned p9fix_fds(void);
+void p9fix_wait_fds(unsigned n);                                     /* until @n are open; fails if they never are */
 void p9fix_put(struct p9fix *f, const char *name, const char *text); /* a file, relative to TOP */
 
 #endif

@@ -305,6 +305,7 @@ static void test_slow(void **state)
 
 	for (unsigned i = 0; i < 2; i++) {
 		struct p9_export ex = { .dir = dirs[i], .ro = true };
+		unsigned fds = p9fix_fds();
 		struct p9c_req *r;
 		struct loop *loop;
 		struct p9 *p9;
@@ -321,6 +322,7 @@ static void test_slow(void **state)
 		p9_free(p9);
 		p9c_exit(&c);
 		loop_free(loop);
+		p9fix_wait_fds(fds);
 	}
 }
 
