@@ -23,7 +23,7 @@
 
 #define ROOT   0u
 #define RDWR   (P9_DOTL_CREATE | 2u)
-#define ROUNDS 1000
+#define ROUNDS 500
 
 static struct p9fix *setup(void)
 {
