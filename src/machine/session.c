@@ -779,6 +779,7 @@ static void close_all(struct session *s)
 int session_run(const struct config *cfg, struct session_end *out, struct err *err)
 {
 	struct session s = { .cfg = cfg,
+		             .status = -1,
 		             .signals.fd = -1,
 		             .timeout.cb = on_timeout,
 		             .grace.cb = on_grace,

@@ -268,11 +268,10 @@ def test_panic(kvm):
     assert "kvm: the guest's kernel panicked: Kernel panic - not syncing: sysrq triggered crash\n" in m.err.text()
 
 
-@pytest.mark.long
 @pytest.mark.linux(boots=1)
 def test_never_there(kvm, tmp_path):
     """Our init cannot mount what it must, and says so on the console."""
-    m = kvm(*kernel(), "-p", "rootfstype=nosuch", "--log", tmp_path / "log", "--", "true")
+    m = kvm(*kernel(), "-p", "root=9p:nosuch", "--log", tmp_path / "log", "--", "true")
     m.ends("no-command", 253)
     assert "kvm: the guest ended before it got to the command\n" in m.err.text()
     assert "kvm-init: giving up" in (tmp_path / "log").read_text()
