@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """
-Marks: linux(boots=N, weight=W) needs a host that runs Linux guests, boots N of them, and takes as long as W boots
-(in the lab: about 10 s each; 16 kB of serial output are a boot, too). kvm needs any /dev/kvm. long is for `make
+Marks: linux(boots=N, weight=W, machine=M) needs a host that runs Linux guests, boots N of them, and takes as long as
+W boots (in the lab: about 10 s each; 16 kB of serial output are a boot, too); tests of one machine M stay together. kvm needs any /dev/kvm. long is for `make
 check-long` only. `make check` may boot 25 Linux guests in all, which is checked here.
 """
 import os
@@ -20,7 +20,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "linux(boots=1, weight=boots): boots so many Linux guests")
+    config.addinivalue_line("markers", "linux(boots=1, weight=boots, machine=None): boots so many Linux guests")
     config.addinivalue_line("markers", "kvm: needs /dev/kvm")
     config.addinivalue_line("markers", "long: not part of `make check`")
 
@@ -36,13 +36,16 @@ def weight(item):
 
 
 def part(items, k, n):
-    """The heaviest first, each to the part that has least."""
+    """The heaviest first, each to the part that has least. Those that share a machine are one."""
+    together = {}
+    for item in items:
+        together.setdefault(item.get_closest_marker("linux").kwargs.get("machine", item), []).append(item)
     load, mine = [0] * n, []
-    for item in sorted(items, key=weight, reverse=True):
+    for group in sorted(together.values(), key=lambda group: sum(map(weight, group)), reverse=True):
         lightest = load.index(min(load))
-        load[lightest] += weight(item)
+        load[lightest] += sum(map(weight, group))
         if lightest == k - 1:
-            mine.append(item)
+            mine += group
     return mine
 
 
@@ -55,7 +58,7 @@ def pytest_collection_modifyitems(config, items):
         raise pytest.UsageError(f"{total} Linux boots, more than {BOOTS}: mark some as long")
     chosen = items if config.getoption("long") else everyday
     k, n = map(int, config.getoption("part").split("/"))
-    mine = part([item for item in chosen if boots(item)], k, n) if n > 1 else chosen
+    mine = part([item for item in chosen if item.get_closest_marker("linux")], k, n) if n > 1 else chosen
     config.hook.pytest_deselected(items=[item for item in items if item not in mine])
     items[:] = [item for item in items if item in mine]
 

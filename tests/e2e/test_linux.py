@@ -265,6 +265,7 @@ def test_panic(kvm):
     assert vm.err.text() == "kvm: the guest's kernel panicked: Kernel panic - not syncing: sysrq triggered crash\n"
 
 
+@pytest.mark.long
 @pytest.mark.linux
 def test_panic_event(kvm):
     """panic=0: the kernel stays where it is, but pvpanic tells."""
@@ -275,6 +276,7 @@ def test_panic_event(kvm):
 
 
 @pytest.mark.long
+@pytest.mark.long
 @pytest.mark.linux
 def test_init_exits(kvm):
     vm = small(kvm, "exit", "--no-reboot")
@@ -282,6 +284,7 @@ def test_init_exits(kvm):
     assert "Kernel panic - not syncing: Attempted to kill init!" in vm.err.text()
 
 
+@pytest.mark.long
 @pytest.mark.linux
 def test_reboot_by_triple_fault(kvm):
     vm = small(kvm, "reboot", params="quiet reboot=t")
@@ -324,6 +327,7 @@ def test_closed_stdin_and_two_signals(kvm):
     vm.ends("signal", 130)
 
 
+@pytest.mark.long
 @pytest.mark.linux
 def test_closed_stdout(kvm, tmp_path):
     """Nobody sees this guest: it powers off if all is well, else it resets."""

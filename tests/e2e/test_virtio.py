@@ -50,7 +50,7 @@ def test_hvc0_and_reloading(kvm):
     ("nox2apic maxcpus=2", 4, "PCI-MSI", "serial"),
     ("pci=nomsi", 2, "IO-APIC", "serial"),
     ("acpi=off pci=nomsi reboot=k", 2, "IO-APIC", "serial"),
-    ("noapic", 1, "PCI-MSI", "virtio"),  # ttyS0 has no interrupt then: ACPI says that there is no 8259
+    pytest.param("noapic", 1, "PCI-MSI", "virtio", marks=pytest.mark.long),  # ttyS0 has no interrupt then: ACPI says that there is no 8259
 ])
 def test_interrupts(kvm, params, cpus, irqs, console):
     """Requests are answered by interrupts of the kind that the kernel was left with."""
