@@ -21,6 +21,10 @@
  * rather than epoll: the loop has a handful of descriptors, some of them
  * regular files, which epoll refuses.
  *
+ * What callbacks leave for the end of the turn (loop_later) runs before the
+ * next sleep, and so does what that leaves; after LATER_ROUNDS of it the others
+ * have their turn first, without a sleep in between.
+ *
  * A callback may remove any registration, also one that is ready in this very
  * turn. So each ready descriptor is looked up again by identity before it is
  * called: the poll array remembers the struct, and deleting clears its slot.
@@ -31,6 +35,7 @@
  */
 
 #define LOOP_MAX_FDS 256
+#define LATER_ROUNDS 16
 
 struct loop {
 	/* [l] loop thread only */
@@ -38,6 +43,7 @@ struct loop {
 	struct loop_timer *timers;            /* ascending by time */
 	struct loop_fd *polled[LOOP_MAX_FDS]; /* this turn's; NULL once deleted */
 	unsigned npolled;
+	struct loop_later *later, **later_end;
 
 	/* [m] under the lock */
 	pthread_mutex_t lock;
@@ -67,6 +73,7 @@ int loop_new(struct loop **out, struct err *err)
 	}
 	pthread_mutex_init(&l->lock, NULL);
 	l->tasks_end = &l->tasks;
+	l->later_end = &l->later;
 	*out = l;
 	return 0;
 }
@@ -75,7 +82,7 @@ void loop_free(struct loop *l)
 {
 	if (!l)
 		return;
-	assert(!l->fds && !l->timers);
+	assert(!l->fds && !l->timers && !l->later);
 	close(l->wake);
 	pthread_mutex_destroy(&l->lock);
 	free(l);
@@ -140,6 +147,48 @@ void loop_timer_set(struct loop *l, struct loop_timer *t, uint64_t ns)
 		;
 	t->next = *p;
 	*p = t;
+}
+
+void loop_later(struct loop *l, struct loop_later *t)
+{
+	assert(loop_here(l));
+	if (t->queued)
+		return;
+	t->queued = true;
+	t->next = NULL;
+	*l->later_end = t;
+	l->later_end = &t->next;
+}
+
+void loop_later_del(struct loop *l, struct loop_later *t)
+{
+	struct loop_later **p;
+
+	assert(loop_here(l));
+	if (!t->queued)
+		return;
+	for (p = &l->later; *p != t; p = &(*p)->next)
+		;
+	*p = t->next;
+	if (!*p)
+		l->later_end = p;
+	t->queued = false;
+}
+
+static void run_later(struct loop *l)
+{
+	struct loop_later mark = { .queued = false };
+
+	for (unsigned i = 0; l->later && i < LATER_ROUNDS; i++) {
+		loop_later(l, &mark);
+		while (l->later != &mark) {
+			struct loop_later *t = l->later;
+
+			loop_later_del(l, t);
+			t->cb(t);
+		}
+		loop_later_del(l, &mark);
+	}
 }
 
 void loop_post(struct loop *l, struct loop_task *t)
@@ -248,8 +297,8 @@ static int wait_ready(struct loop *l, struct pollfd *pfd, unsigned n)
 {
 	struct timespec ts, *tsp = NULL;
 
-	if (l->timers) {
-		uint64_t now = clock_ns(), at = l->timers->at, d = at > now ? at - now : 0;
+	if (l->later || l->timers) {
+		uint64_t now = clock_ns(), at = l->later ? 0 : l->timers->at, d = at > now ? at - now : 0;
 
 		ts = (struct timespec){ .tv_sec = (time_t)(d / 1000000000ull), .tv_nsec = (long)(d % 1000000000ull) };
 		tsp = &ts;
@@ -294,6 +343,7 @@ static int loop_turn(struct loop *l)
 	dispatch(l, pfd, n);
 	run_tasks(l);
 	run_timers(l);
+	run_later(l);
 	return 0;
 }
 

@@ -30,6 +30,17 @@ struct loop_timer {
 	struct loop_timer *next;
 };
 
+struct loop_later {
+	void (*cb)(struct loop_later *t);
+	bool queued;
+	struct loop_later *next;
+};
+
+/* An operation in the loop's ring; see loop_sqe(). */
+struct loop_io {
+	void (*cb)(struct loop_io *io, int res);
+};
+
 struct loop_task {
 	void (*cb)(struct loop_task *t);
 	bool posted; /* under the loop's lock */
@@ -50,6 +61,13 @@ void loop_fd_del(struct loop *l, struct loop_fd *f); /* no callback for @f after
 /* Fires once, @ns from now. Setting an armed timer moves it. */
 void loop_timer_set(struct loop *l, struct loop_timer *t, uint64_t ns);
 void loop_timer_del(struct loop *l, struct loop_timer *t);
+
+/*
+ * Runs @t->cb before this turn ends, for what is to be done once for all that
+ * the turn brings. Costs next to nothing; queued twice, it runs once.
+ */
+void loop_later(struct loop *l, struct loop_later *t);
+void loop_later_del(struct loop *l, struct loop_later *t); /* does not run after this */
 
 /*
  * Runs @t->cb soon on the loop's thread. A task that is already posted stays
