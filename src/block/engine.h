@@ -7,9 +7,9 @@
 /*
  * The only place that does I/O on images. A job is one operation on a file
  * descriptor, carried to its end: short transfers are continued, interrupted
- * and refused-for-now ones repeated. How it runs depends on the queue: in the
- * system call itself where blocking is fine, through the loop's ring, or on a
- * thread of the engine's pool.
+ * and refused-for-now ones repeated. How it runs depends on job and queue: by
+ * a plain system call where that is soon over or blocking is fine, through the
+ * loop's ring, or on a thread of the engine's pool.
  */
 struct engine; /* of one image: its threads */
 struct engine_queue;
@@ -22,7 +22,9 @@ enum job_kind {
 	JOB_SYNC,     /* fdatasync(2) */
 };
 
-#define JOB_CUT 1u /* the first transfer is half of what was asked (fault injection) */
+#define JOB_CUT    1u /* the first transfer is half of what was asked (fault injection) */
+#define JOB_CACHED 2u /* @fd goes through the page cache */
+#define JOB_MEMORY 4u /* @fd is on a file system that has no disk below it */
 
 int engine_new(struct engine **out, struct err *err);
 void engine_free(struct engine *e); /* NULL is fine; no queues */
@@ -32,9 +34,8 @@ void engine_queue_close(struct engine_queue *q); /* no jobs. NULL is fine */
 
 /*
  * Starts @j: kind, fd, and what the kind needs are set. j->done(j, 0 or -errno)
- * is called on the queue's loop, on a queue that blocks even before this
- * returns. j->off and j->left have moved on by what was transferred, and the
- * iov array is garbage.
+ * is called on the queue's loop, where that was quick even before this returns. j->off and j->left have moved on by
+ * what was transferred, and the iov array is garbage.
  */
 void engine_start(struct engine_queue *q, struct blk_job *j);
 

@@ -85,12 +85,13 @@ static bool aligned(const struct file *f, const struct blk_job *j)
 static void start(struct blk_req *r, enum job_kind kind, void (*done)(struct blk_job *j, int error))
 {
 	struct file_queue *fq = queue_of(r);
+	const struct host_file *h = &fq->file->host;
 	struct blk_job *j = &r->job;
 
 	j->kind = kind;
 	j->done = done;
-	j->flags = 0;
-	j->fd = kind == JOB_ALLOCATE || aligned(fq->file, j) ? fq->file->host.fd : fq->file->host.cached;
+	j->fd = kind == JOB_ALLOCATE || aligned(fq->file, j) ? h->fd : h->cached;
+	j->flags = (h->in_memory ? JOB_MEMORY : 0) | (j->fd == h->cached ? JOB_CACHED : 0);
 	engine_start(fq->engine, j);
 }
 
@@ -118,6 +119,7 @@ static void begin_sync(struct file_queue *fq)
 	pthread_mutex_unlock(&fl->lock);
 	atomic_store(&fl->dirty, false); /* what is finished from now on may or may not be covered */
 	*j = (struct blk_job){ .kind = JOB_SYNC, .fd = fq->file->host.fd, .done = on_synced };
+	j->flags = fq->file->host.in_memory ? JOB_MEMORY : 0;
 	engine_start(fq->engine, j);
 }
 

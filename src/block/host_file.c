@@ -6,12 +6,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <linux/stat.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define PAGE 4096u
@@ -138,6 +140,13 @@ static int open_direct(struct host_file *f, const char *path, bool write, struct
 	return error ? err_sys(err, error, "%s: O_DIRECT", path) : 0;
 }
 
+static bool in_memory(int fd)
+{
+	struct statfs fs;
+
+	return !fstatfs(fd, &fs) && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+}
+
 int host_file_open(struct host_file *f, const char *path, bool write, bool direct, struct err *err)
 {
 	struct stat st;
@@ -151,6 +160,7 @@ int host_file_open(struct host_file *f, const char *path, bool write, bool direc
 		return error;
 	f->is_device = S_ISBLK(st.st_mode);
 	f->can_discard = !f->is_device || device_discards(st.st_rdev);
+	f->in_memory = !f->is_device && in_memory(f->cached);
 	f->size = (uint64_t)st.st_size;
 	if (f->is_device)
 		error = measure_device(f, path, write, err);

@@ -13,6 +13,7 @@ struct host_file {
 	int cached; /* through the page cache; the same as @fd if that is too */
 	bool is_device;
 	bool can_discard;
+	bool in_memory;            /* no disk below it: nothing to wait for */
 	uint64_t size;             /* bytes, exactly */
 	uint32_t block;            /* what the device writes at once: 512 to 4096 */
 	uint32_t align, mem_align; /* what @fd demands of offsets and lengths, and of memory: 1 for anything */
