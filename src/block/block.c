@@ -23,13 +23,15 @@ int blk_init(struct blk *b, const struct blk_ops *ops, const char *name, struct 
 {
 	b->ops = ops;
 	b->info = (struct blk_info){ .format = ops->format, .granule = 1, .block = 512, .align = 1, .mem_align = 1 };
-	b->info.max_discard = UINT64_MAX;
+	pthread_mutex_init(&b->lock, NULL);
 	b->name = strdup(name);
 	return b->name ? 0 : err_set(err, -ENOMEM, "out of memory");
 }
 
 void blk_exit(struct blk *b)
 {
+	assert(!b->listeners);
+	pthread_mutex_destroy(&b->lock);
 	free(b->name);
 }
 
@@ -58,15 +60,30 @@ uint64_t blk_size(const struct blk *b)
 
 void blk_listen(struct blk *b, struct blk_listener *l)
 {
+	pthread_mutex_lock(&b->lock);
 	l->next = b->listeners;
 	b->listeners = l;
+	pthread_mutex_unlock(&b->lock);
+}
+
+void blk_unlisten(struct blk *b, struct blk_listener *l)
+{
+	struct blk_listener **p;
+
+	pthread_mutex_lock(&b->lock);
+	for (p = &b->listeners; *p != l; p = &(*p)->next)
+		;
+	*p = l->next;
+	pthread_mutex_unlock(&b->lock);
 }
 
 void blk_resized(struct blk *b, uint64_t size)
 {
 	atomic_store(&b->size, size);
+	pthread_mutex_lock(&b->lock);
 	for (struct blk_listener *l = b->listeners; l; l = l->next)
 		l->resized(l);
+	pthread_mutex_unlock(&b->lock);
 }
 
 int blk_truncate(struct blk *b, uint64_t size)

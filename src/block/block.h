@@ -48,7 +48,7 @@ struct blk_options {
 	enum blk_format format;
 	enum blk_cache cache;
 	bool read_only;
-	bool no_discard;   /* BLK_DISCARD does nothing, BLK_MAY_UNMAP counts for nothing */
+	bool no_discard;   /* nothing is given back to the host: no BLK_DISCARD, and BLK_MAY_UNMAP counts for nothing */
 	bool cow;          /* writes stay in memory and are lost at blk_close(); the image is only read */
 	const char *fault; /* faults to inject (block/fault.h), or NULL */
 };
@@ -74,7 +74,6 @@ struct blk_info {
 	uint32_t block;       /* bytes that the host's device writes at once: 512 or 4096, for the guest to know */
 	uint32_t align;       /* offsets, lengths: multiples of it do without a copy. Not less than granule */
 	uint32_t mem_align;   /* likewise the address and length of each piece of memory */
-	uint64_t max_discard; /* bytes of one BLK_DISCARD or BLK_WRITE_ZEROES that are done soon */
 };
 
 const struct blk_info *blk_info(const struct blk *b);
@@ -87,12 +86,13 @@ const char *blk_name(const struct blk *b); /* its path, for messages */
  */
 uint64_t blk_size(const struct blk *b);
 
-/* Called, on the thread that did it, after the size has changed. Registered before there are queues. */
+/* Called, on the thread that did it, after the size has changed; not any more after blk_unlisten(). Any thread. */
 struct blk_listener {
 	void (*resized)(struct blk_listener *l);
 	struct blk_listener *next;
 };
 void blk_listen(struct blk *b, struct blk_listener *l);
+void blk_unlisten(struct blk *b, struct blk_listener *l);
 
 /* Requests. */
 

@@ -36,13 +36,14 @@ struct blk_ops {
 };
 
 struct blk {
-	const struct blk_ops *ops;      /* [c] */
-	char *name;                     /* [c] owned; freed by blk_exit() */
-	struct blk_info info;           /* [c] */
-	bool grows;                     /* [c] requests past the end are let through */
-	_Atomic uint64_t size;          /* [a] the layer's; bytes */
-	atomic_uint nqueues;            /* [a] */
-	struct blk_listener *listeners; /* [c] */
+	const struct blk_ops *ops; /* [c] */
+	char *name;                /* [c] owned; freed by blk_exit() */
+	struct blk_info info;      /* [c] */
+	bool grows;                /* [c] requests past the end are let through */
+	_Atomic uint64_t size;     /* [a] the layer's; bytes */
+	atomic_uint nqueues;       /* [a] */
+	pthread_mutex_t lock;
+	struct blk_listener *listeners; /* [m] */
 };
 
 struct blk_queue {

@@ -83,7 +83,7 @@ static size_t half_of(size_t n)
 static const struct iovec *pieces(const struct blk_job *j, struct iovec *cut, unsigned *n)
 {
 	*n = j->niov;
-	if (!(j->flags & JOB_CUT) || !j->niov)
+	if (!(j->flags & JOB_CUT) || !j->niov || !j->iov->iov_len)
 		return j->iov;
 	*cut = (struct iovec){ .iov_base = j->iov->iov_base, .iov_len = half_of(j->iov->iov_len) };
 	*n = 1;

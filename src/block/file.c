@@ -363,7 +363,7 @@ static void file_submit(struct blk_queue *q, struct blk_req *r)
 	r->job.iov = r->iov;
 	r->job.niov = r->niov;
 	error = clip(fq->file, r);
-	if (error || !r->job.left || (r->op == BLK_DISCARD && fq->file->no_discard))
+	if (error || !r->job.left)
 		blk_req_end(r, error);
 	else
 		start_kind(fq->file, r);
@@ -438,7 +438,7 @@ static void fill_info(struct file *f, const struct blk_options *opt)
 
 	i->read_only = opt->read_only;
 	i->writeback = opt->cache != BLK_WRITETHROUGH;
-	i->can_discard = f->host.can_discard;
+	i->can_discard = f->host.can_discard && !opt->no_discard;
 	i->can_zero = true;
 	i->block = f->host.block;
 	i->align = f->host.align;
