@@ -65,15 +65,15 @@ void blk_close(struct blk *b);
 
 /* What an image is like. Constant, but for the size. */
 struct blk_info {
-	const char *format;   /* "raw" */
-	bool read_only;       /* writes, discards and zeroes end in -EROFS */
-	bool writeback;       /* false: a write is durable when it is done, as far as it ever will be */
-	bool can_discard;     /* else BLK_DISCARD ends in -EOPNOTSUPP */
-	bool can_zero;        /* BLK_WRITE_ZEROES costs less than writing zeroes */
-	uint32_t granule;     /* offsets and lengths of requests are multiples of it: 1 or 512, else -EINVAL */
-	uint32_t block;       /* bytes that the host's device writes at once: 512 or 4096, for the guest to know */
-	uint32_t align;       /* offsets, lengths: multiples of it do without a copy. Not less than granule */
-	uint32_t mem_align;   /* likewise the address and length of each piece of memory */
+	const char *format; /* "raw" */
+	bool read_only;     /* writes, discards and zeroes end in -EROFS */
+	bool writeback;     /* false: a write is durable when it is done, as far as it ever will be */
+	bool can_discard;   /* else BLK_DISCARD ends in -EOPNOTSUPP */
+	bool can_zero;      /* BLK_WRITE_ZEROES costs less than writing zeroes */
+	uint32_t granule;   /* offsets and lengths of requests are multiples of it: 1 or 512, else -EINVAL */
+	uint32_t block;     /* bytes that the host's device writes at once: 512 or 4096, for the guest to know */
+	uint32_t align;     /* offsets, lengths: multiples of it do without a copy. Not less than granule */
+	uint32_t mem_align; /* likewise the address and length of each piece of memory */
 };
 
 const struct blk_info *blk_info(const struct blk *b);

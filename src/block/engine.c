@@ -73,10 +73,10 @@ static void start_zero(struct blk_job *j)
 	j->niov = 1;
 }
 
-/* Page by page where there are pages: O_DIRECT has no smaller halves. */
-static size_t half_of(size_t n)
+/* O_DIRECT has no halves of pages. */
+static size_t half_of(const struct blk_job *j, size_t n)
 {
-	return n > 4096 ? (n / 2 + 4095) / 4096 * 4096 : (n + 1) / 2;
+	return j->flags & JOB_CACHED ? (n + 1) / 2 : (n / 2 + 4095) / 4096 * 4096;
 }
 
 /* What the next transfer is asked to move: the job's list, or half of its first piece in @cut. */
@@ -85,7 +85,9 @@ static const struct iovec *pieces(const struct blk_job *j, struct iovec *cut, un
 	*n = j->niov;
 	if (!(j->flags & JOB_CUT) || !j->niov || !j->iov->iov_len)
 		return j->iov;
-	*cut = (struct iovec){ .iov_base = j->iov->iov_base, .iov_len = half_of(j->iov->iov_len) };
+	*cut = (struct iovec){ .iov_base = j->iov->iov_base, .iov_len = half_of(j, j->iov->iov_len) };
+	if (cut->iov_len >= j->iov->iov_len)
+		return j->iov;
 	*n = 1;
 	return cut;
 }
@@ -400,4 +402,9 @@ void engine_queue_close(struct engine_queue *eq)
 	loop_task_del(eq->q->loop, &eq->task);
 	pthread_mutex_destroy(&eq->lock);
 	free(eq);
+}
+
+struct blk_queue *engine_queue_blk(const struct engine_queue *eq)
+{
+	return eq->q;
 }

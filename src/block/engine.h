@@ -32,6 +32,8 @@ void engine_free(struct engine *e); /* NULL is fine; no queues */
 int engine_queue_open(struct engine *e, struct blk_queue *q, struct engine_queue **out, struct err *err);
 void engine_queue_close(struct engine_queue *q); /* no jobs. NULL is fine */
 
+struct blk_queue *engine_queue_blk(const struct engine_queue *q);
+
 /*
  * Starts @j: kind, fd, and what the kind needs are set. j->done(j, 0 or -errno)
  * is called on the queue's loop, where that was quick even before this returns. j->off and j->left have moved on by

@@ -4,6 +4,7 @@
 #include "base/container_of.h"
 #include "base/iov.h"
 #include "block/engine.h"
+#include "block/fault.h"
 #include "block/guard.h"
 #include "block/host_file.h"
 
@@ -51,6 +52,7 @@ struct file {
 	bool write_through, unsafe, no_discard;
 	atomic_bool no_zero_range; /* the file system cannot; zeroes are written */
 	struct engine *engine;
+	struct fault *fault; /* NULL: none was ordered */
 	struct guard guard;
 	struct flusher flush;
 };
@@ -82,6 +84,14 @@ static bool aligned(const struct file *f, const struct blk_job *j)
 	return !((j->off | j->left) & (f->blk.info.align - 1)) && !(mem & (f->blk.info.mem_align - 1));
 }
 
+static void start_job(struct file_queue *fq, struct blk_job *j)
+{
+	if (fq->file->fault && !fq->q->blocks)
+		fault_start(fq->file->fault, fq->engine, j);
+	else
+		engine_start(fq->engine, j);
+}
+
 static void start(struct blk_req *r, enum job_kind kind, void (*done)(struct blk_job *j, int error))
 {
 	struct file_queue *fq = queue_of(r);
@@ -92,7 +102,7 @@ static void start(struct blk_req *r, enum job_kind kind, void (*done)(struct blk
 	j->done = done;
 	j->fd = kind == JOB_ALLOCATE || aligned(fq->file, j) ? h->fd : h->cached;
 	j->flags = (h->in_memory ? JOB_MEMORY : 0) | (j->fd == h->cached ? JOB_CACHED : 0);
-	engine_start(fq->engine, j);
+	start_job(fq, j);
 }
 
 static struct blk_req *req_of(struct blk_job *j)
@@ -120,7 +130,7 @@ static void begin_sync(struct file_queue *fq)
 	atomic_store(&fl->dirty, false); /* what is finished from now on may or may not be covered */
 	*j = (struct blk_job){ .kind = JOB_SYNC, .fd = fq->file->host.fd, .done = on_synced };
 	j->flags = fq->file->host.in_memory ? JOB_MEMORY : 0;
-	engine_start(fq->engine, j);
+	start_job(fq, j);
 }
 
 static void on_lead(struct loop_task *t)
@@ -416,6 +426,7 @@ static void file_close(struct blk *b)
 	struct file *f = container_of(b, struct file, blk);
 
 	engine_free(f->engine);
+	fault_free(f->fault);
 	host_file_close(&f->host);
 	guard_exit(&f->guard);
 	pthread_mutex_destroy(&f->flush.lock);
@@ -464,6 +475,8 @@ int blk_file_open(const char *path, const struct blk_options *opt, struct blk **
 		error = host_file_open(&f->host, path, !opt->read_only, opt->cache == BLK_DIRECT, err);
 	if (!error)
 		error = engine_new(&f->engine, err);
+	if (!error && opt->fault)
+		error = fault_new(opt->fault, &f->fault, err);
 	if (error) {
 		file_close(&f->blk);
 		return error;

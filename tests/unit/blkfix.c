@@ -97,6 +97,34 @@ struct blk *blkfix_open(const char *path, const struct blk_options *opt)
 	return b;
 }
 
+void blkfix_start(struct blkfix *f, const struct blk_options *opt, enum blkfix_loop kind)
+{
+	struct err err;
+
+	f->b = blkfix_open(f->path, opt);
+	NEED(!(kind == BLKFIX_RING ? loop_new_ring : loop_new)(&f->loop, &err));
+	NEED(!blk_queue_open(f->b, f->loop, &f->q, &err));
+}
+
+void blkfix_stop(struct blkfix *f)
+{
+	blk_queue_close(f->q);
+	blk_close(f->b);
+	loop_free(f->loop);
+}
+
+bool blkfix_has_ring(void)
+{
+	struct loop *l;
+	struct err err;
+	bool has;
+
+	NEED(!loop_new_ring(&l, &err));
+	has = loop_has_ring(l);
+	loop_free(l);
+	return has;
+}
+
 struct waited {
 	struct blk_req req;
 	struct loop *loop;

@@ -27,6 +27,21 @@ uint64_t blkfix_allocated(const char *path); /* bytes */
 /* Opens; aborts with the error's text if that fails. */
 struct blk *blkfix_open(const char *path, const struct blk_options *opt);
 
+/* An image with a queue on a loop. */
+struct blkfix {
+	char path[BLKFIX_PATH];
+	struct loop *loop;
+	struct blk *b;
+	struct blk_queue *q;
+};
+
+enum blkfix_loop { BLKFIX_POLL, BLKFIX_RING }; /* requests by the thread pool, or by io_uring */
+
+/* The file @f->path. */
+void blkfix_start(struct blkfix *f, const struct blk_options *opt, enum blkfix_loop kind);
+void blkfix_stop(struct blkfix *f); /* the file stays */
+bool blkfix_has_ring(void);         /* does this host have io_uring for us? */
+
 /* Runs the queue's loop until the request is done; its error. */
 int blkfix_io(struct blk_queue *q, enum blk_op op, unsigned flags, uint64_t off, void *buf, uint64_t len);
 int blkfix_iov(struct blk_queue *q, enum blk_op op, uint64_t off, const struct iovec *iov, unsigned niov);
