@@ -313,8 +313,10 @@ static void zero(struct blk_req *r)
 	struct file *f = queue_of(r)->file;
 	bool hole = r->op == BLK_DISCARD || (r->flags & BLK_MAY_UNMAP && !f->no_discard);
 
-	if (f->use == BLK_FILE_GUARDED)
-		guard_zero(&f->guard, r->off, r->len);
+	if (f->use == BLK_FILE_GUARDED && guard_zero(&f->guard, r->off, r->len)) {
+		blk_req_end(r, -EIO);
+		return;
+	}
 	r->job.niov = 0;
 	if (hole)
 		r->job.mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;

@@ -18,16 +18,16 @@ void guard_exit(struct guard *g)
 	pthread_mutex_destroy(&g->lock);
 }
 
-int guard_write(struct guard *g, uint64_t off, const struct iovec *iov, unsigned niov, uint8_t *copy, size_t n)
+/* The head with @n bytes of @src put in, unless that is a magic. */
+static int change(struct guard *g, uint64_t off, const uint8_t *src, size_t n)
 {
 	uint8_t head[GUARD_LEN];
 	int error = 0;
 
 	assert(off + n <= GUARD_LEN);
-	n = iov_get(iov, niov, 0, copy, n);
 	pthread_mutex_lock(&g->lock);
 	memcpy(head, g->head, GUARD_LEN);
-	memcpy(head + off, copy, n);
+	memcpy(head + off, src, n);
 	if (blk_probe(head, GUARD_LEN))
 		error = -EIO;
 	else
@@ -36,11 +36,17 @@ int guard_write(struct guard *g, uint64_t off, const struct iovec *iov, unsigned
 	return error;
 }
 
-void guard_zero(struct guard *g, uint64_t off, uint64_t len)
+int guard_write(struct guard *g, uint64_t off, const struct iovec *iov, unsigned niov, uint8_t *copy, size_t n)
 {
+	iov_get(iov, niov, 0, copy, n);
+	return change(g, off, copy, n);
+}
+
+int guard_zero(struct guard *g, uint64_t off, uint64_t len)
+{
+	static const uint8_t zeroes[GUARD_LEN];
+
 	if (off >= GUARD_LEN)
-		return;
-	pthread_mutex_lock(&g->lock);
-	memset(g->head + off, 0, len < GUARD_LEN - off ? len : GUARD_LEN - off);
-	pthread_mutex_unlock(&g->lock);
+		return 0;
+	return change(g, off, zeroes, len < GUARD_LEN - off ? len : GUARD_LEN - off);
 }

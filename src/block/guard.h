@@ -30,6 +30,7 @@ void guard_exit(struct guard *g);
  * after we have looked. -EIO: it must not be written. Any thread.
  */
 int guard_write(struct guard *g, uint64_t off, const struct iovec *iov, unsigned niov, uint8_t *copy, size_t n);
-void guard_zero(struct guard *g, uint64_t off, uint64_t len); /* any @off */
+/* The same for zeroes; any @off. */
+int guard_zero(struct guard *g, uint64_t off, uint64_t len);
 
 #endif
