@@ -384,9 +384,10 @@ static void test_storm(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_nothing_to_do),   cmocka_unit_test(test_grouped),      cmocka_unit_test(test_covered),
-		cmocka_unit_test(test_failed), cmocka_unit_test(test_others_go_on), cmocka_unit_test(test_durable),
-		cmocka_unit_test(test_unsafe), cmocka_unit_test(test_storm),
+		cmocka_unit_test(test_nothing_to_do), cmocka_unit_test(test_grouped),
+		cmocka_unit_test(test_covered),       cmocka_unit_test(test_failed),
+		cmocka_unit_test(test_others_go_on),  cmocka_unit_test(test_durable),
+		cmocka_unit_test(test_unsafe),        cmocka_unit_test(test_storm),
 	};
 
 	/* The thread pool calls fdatasync(2); a ring's would not be ours. */
