@@ -38,10 +38,12 @@ static void fake_submit(struct blk_queue *q, struct blk_req *r)
 		f->log[f->nlog].len = r->len;
 	}
 	f->nlog++;
-	if (!f->hold) {
+	if (!f->hold && !f->late) {
 		finish(f, r);
 		return;
 	}
+	if (f->late)
+		loop_post(q->loop, &f->task);
 	r->next = f->held;
 	f->held = r;
 	f->nheld++;
@@ -59,6 +61,11 @@ void fakeblk_release(struct fakeblk *f)
 	}
 }
 
+static void on_late(struct loop_task *t)
+{
+	fakeblk_release(container_of(t, struct fakeblk, task));
+}
+
 static const struct blk_ops fake_ops = { .format = "fake", .submit = fake_submit };
 
 void fakeblk_init(struct fakeblk *f, uint64_t size)
@@ -68,6 +75,7 @@ void fakeblk_init(struct fakeblk *f, uint64_t size)
 	memset(f, 0, sizeof(*f));
 	NEED(!blk_init(&f->blk, &fake_ops, "fake", &err));
 	f->blk.info.writeback = f->blk.info.can_discard = f->blk.info.can_zero = true;
+	f->task.cb = on_late;
 	f->mem = calloc(1, size);
 	NEED(f->mem);
 	atomic_store(&f->blk.size, size);

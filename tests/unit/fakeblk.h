@@ -14,7 +14,9 @@
 struct fakeblk {
 	struct blk blk;
 	uint8_t *mem;
-	bool hold;            /* requests wait for fakeblk_release() */
+	bool hold; /* requests wait for fakeblk_release() */
+	bool late; /* they are done in a later turn of the loop */
+	struct loop_task task;
 	int error;            /* what all end in, undone */
 	struct blk_req *held; /* last in, first out */
 	unsigned nheld;
