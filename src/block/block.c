@@ -301,12 +301,12 @@ int blk_do(struct blk *b, enum blk_op op, unsigned flags, uint64_t off, void *bu
 	if (error)
 		return error;
 	error = queue_open(b, w.loop, true, &q, &err);
-	if (!error) {
+	if (q) {
 		blk_submit(q, &w.req);
 		error = loop_run(w.loop);
-		assert(!error || w.req.queue); /* nothing to poll for can fail here */
-		error = error ? error : w.error;
 	}
+	if (!error)
+		error = w.error;
 	blk_queue_close(q);
 	loop_free(w.loop);
 	return error;

@@ -167,23 +167,29 @@ static bool parse_rule(char *s, struct rule *r)
 	return !*s;
 }
 
+static bool parse(char *spec, struct fault *f)
+{
+	char *one;
+
+	while ((one = strsep(&spec, ",")))
+		if (f->nrules == MAX_RULES || !parse_rule(one, &f->rule[f->nrules++]))
+			return false;
+	return true;
+}
+
 int fault_new(const char *spec, struct fault **out, struct err *err)
 {
 	struct fault *f = calloc(1, sizeof(*f));
-	char *copy = strdup(spec), *rest = copy, *one;
-	int error = 0;
+	char *copy = strdup(spec);
+	bool memory = f && copy, ok = memory && parse(copy, f);
 
-	if (!f || !copy)
-		error = err_set(err, -ENOMEM, "out of memory");
-	while (!error && (one = strsep(&rest, ",")))
-		if (f->nrules == MAX_RULES || !parse_rule(one, &f->rule[f->nrules++]))
-			error = wrong(spec, err);
 	free(copy);
-	if (error)
-		free(f);
-	else
+	if (ok) {
 		*out = f;
-	return error;
+		return 0;
+	}
+	free(f);
+	return memory ? wrong(spec, err) : err_set(err, -ENOMEM, "out of memory");
 }
 
 void fault_free(struct fault *f)
