@@ -308,6 +308,15 @@ static void on_zeroed(struct blk_job *j, int error)
 	start(r, JOB_ZERO, on_written);
 }
 
+/* To whole sectors of the device. */
+static void shrink(struct blk_job *j, uint32_t sector)
+{
+	uint64_t end = (j->off + j->left) & ~(uint64_t)(sector - 1);
+
+	j->off += -j->off & (sector - 1);
+	j->left = end > j->off ? end - j->off : 0;
+}
+
 static void zero(struct blk_req *r)
 {
 	struct file *f = queue_of(r)->file;
@@ -322,7 +331,11 @@ static void zero(struct blk_req *r)
 		r->job.mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
 	else
 		r->job.mode = FALLOC_FL_ZERO_RANGE | (f->use == BLK_FILE_GROWS ? 0 : FALLOC_FL_KEEP_SIZE);
-	if (hole || !atomic_load(&f->no_zero_range))
+	if (r->op == BLK_DISCARD)
+		shrink(&r->job, f->host.sector);
+	if (!r->job.left)
+		blk_req_end(r, 0);
+	else if ((hole || !atomic_load(&f->no_zero_range)) && !((r->job.off | r->job.left) & (f->host.sector - 1)))
 		start(r, JOB_ALLOCATE, on_zeroed);
 	else
 		start(r, JOB_ZERO, on_written);

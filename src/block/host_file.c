@@ -62,12 +62,14 @@ static int open_cached(struct host_file *f, const char *path, bool write, struct
 static int measure_device(struct host_file *f, const char *path, bool write, struct err *err)
 {
 	unsigned physical = 512;
-	int read_only = 0;
+	int read_only = 0, sector = 512;
 
 	if (ioctl(f->fd, BLKGETSIZE64, &f->size))
 		return err_sys(err, -errno, "%s: size", path);
 	if (!ioctl(f->fd, BLKPBSZGET, &physical) && physical > 512)
 		f->block = physical < PAGE ? physical : PAGE;
+	if (!ioctl(f->fd, BLKSSZGET, &sector))
+		f->sector = (uint32_t)sector;
 	if (write && !ioctl(f->fd, BLKROGET, &read_only) && read_only)
 		return open_failed(-EROFS, path, write, err);
 	return 0;
@@ -152,7 +154,7 @@ int host_file_open(struct host_file *f, const char *path, bool write, bool direc
 	struct stat st;
 	int error;
 
-	*f = (struct host_file){ .fd = -1, .cached = -1, .block = 512, .align = 1, .mem_align = 1 };
+	*f = (struct host_file){ .fd = -1, .cached = -1, .block = 512, .sector = 1, .align = 1, .mem_align = 1 };
 	error = open_cached(f, path, write, &st, err);
 	if (!error)
 		error = image_lock(f->cached, path, write, err);

@@ -16,6 +16,7 @@ struct host_file {
 	bool in_memory;            /* no disk below it: nothing to wait for */
 	uint64_t size;             /* bytes, exactly */
 	uint32_t block;            /* what the device writes at once: 512 to 4096 */
+	uint32_t sector;           /* fallocate(2) wants multiples of it: 1 for files */
 	uint32_t align, mem_align; /* what @fd demands of offsets and lengths, and of memory: 1 for anything */
 };
 
