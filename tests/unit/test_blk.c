@@ -177,6 +177,40 @@ static void test_config(void **state)
 	teardown(f);
 }
 
+/* A host that writes 4096 bytes at once, for a guest that takes sectors for 512 or for 4096. */
+static void test_topology(void **state)
+{
+	for (uint32_t block = 512; block <= 4096; block *= 8) {
+		struct vblk_config cfg = { .name = "disk0", .nqueues = 1, .nloops = 1, .block = block };
+		struct virtio_blk_config c;
+		struct fakemem mem;
+		struct fakeblk image;
+		struct loop *loop;
+		struct vblk *v;
+		struct err err;
+
+		fakemem_init(&mem, BANK, 1);
+		fakeblk_init(&image, SIZE);
+		image.blk.info.block = 4096;
+		assert_int_equal(loop_new(&loop, &err), 0);
+		cfg.image = &image.blk;
+		cfg.loops = &loop;
+		assert_int_equal(vblk_new(&cfg, &mem.gmem, &v, &err), 0);
+		for (unsigned i = 0; i < sizeof(c); i++)
+			((uint8_t *)&c)[i] = (uint8_t)virtio_reg_config(vblk_dev(v), i, 1);
+		assert_int_equal(c.blk_size, block);
+		assert_int_equal(c.capacity, SECTORS);
+		assert_int_equal(block << c.physical_block_exp, 4096);
+		assert_int_equal(c.min_io_size * block, 4096);
+		assert_int_equal(c.discard_sector_alignment, 8);
+		assert_int_equal(virtio_reg_features(vblk_dev(v), 0) & F(MQ), 0);
+		vblk_free(v);
+		loop_free(loop);
+		fakeblk_exit(&image);
+		fakemem_free(&mem);
+	}
+}
+
 static void test_resize(void **state)
 {
 	struct fixture *f = setup();
@@ -823,23 +857,15 @@ static void test_reset_storm(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_config),
-		cmocka_unit_test(test_resize),
-		cmocka_unit_test(test_read_write),
-		cmocka_unit_test(test_framing),
-		cmocka_unit_test(test_id),
-		cmocka_unit_test(test_write_cache),
-		cmocka_unit_test(test_ranges),
-		cmocka_unit_test(test_bad_requests),
-		cmocka_unit_test(test_bad_framing),
-		cmocka_unit_test(test_read_only),
-		cmocka_unit_test(test_errors),
-		cmocka_unit_test(test_many),
-		cmocka_unit_test(test_reset_in_flight),
-		cmocka_unit_test(test_stop_on_error),
-		cmocka_unit_test(test_hostile),
-		cmocka_unit_test(test_queues),
-		cmocka_unit_test(test_queues_without_ring),
+		cmocka_unit_test(test_config),        cmocka_unit_test(test_topology),
+		cmocka_unit_test(test_resize),        cmocka_unit_test(test_read_write),
+		cmocka_unit_test(test_framing),       cmocka_unit_test(test_id),
+		cmocka_unit_test(test_write_cache),   cmocka_unit_test(test_ranges),
+		cmocka_unit_test(test_bad_requests),  cmocka_unit_test(test_bad_framing),
+		cmocka_unit_test(test_read_only),     cmocka_unit_test(test_errors),
+		cmocka_unit_test(test_many),          cmocka_unit_test(test_reset_in_flight),
+		cmocka_unit_test(test_stop_on_error), cmocka_unit_test(test_hostile),
+		cmocka_unit_test(test_queues),        cmocka_unit_test(test_queues_without_ring),
 		cmocka_unit_test(test_reset_storm),
 	};
 
