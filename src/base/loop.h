@@ -22,7 +22,7 @@ struct loop_fd {
 	bool counter; /* a nonblocking eventfd that only wakes: nobody reads it but the loop, if it likes */
 	void (*cb)(struct loop_fd *f, short revents);
 	struct loop_fd *next;
-	void *watch; /* loop_ring.c's */
+	struct loop_watch *watch; /* loop_ring.c's */
 };
 
 struct loop_timer {

@@ -34,7 +34,7 @@
 #define SQ_ENTRIES 256
 #define CQ_ENTRIES 2048
 
-struct watch {
+struct loop_watch {
 	struct loop_io io;
 	struct loop_ring *ring;
 	struct loop_fd *f; /* NULL: nobody's */
@@ -46,13 +46,8 @@ struct loop_ring {
 	struct io_uring u;
 	bool enabled, more; /* @more: what completes now will do so again */
 	struct loop_fd wake;
-	struct watch watch[LOOP_MAX_FDS + 1];
+	struct loop_watch watch[LOOP_MAX_FDS + 1];
 };
-
-static struct watch *watch_of(const struct loop_fd *f)
-{
-	return f->watch;
-}
 
 struct io_uring_sqe *ring_sqe(struct loop_ring *r)
 {
@@ -72,7 +67,7 @@ struct io_uring_sqe *ring_sqe(struct loop_ring *r)
 
 static void on_poll(struct loop_io *io, int res)
 {
-	struct watch *w = container_of(io, struct watch, io);
+	struct loop_watch *w = container_of(io, struct loop_watch, io);
 	struct loop_fd *f = w->f;
 
 	if (!w->ring->more) {
@@ -83,7 +78,7 @@ static void on_poll(struct loop_io *io, int res)
 		f->cb(f, (short)res);
 }
 
-static void take_back(struct watch *w)
+static void take_back(struct loop_watch *w)
 {
 	struct io_uring_sqe *sqe;
 
@@ -95,13 +90,13 @@ static void take_back(struct watch *w)
 	io_uring_sqe_set_data(sqe, NULL);
 }
 
-static struct watch *new_watch(struct loop_ring *r, struct loop_fd *f)
+static struct loop_watch *new_watch(struct loop_ring *r, struct loop_fd *f)
 {
 	for (unsigned i = 0; i < LOOP_MAX_FDS + 1; i++) {
-		struct watch *w = &r->watch[i];
+		struct loop_watch *w = &r->watch[i];
 
 		if (!w->f && !w->events) {
-			*w = (struct watch){ .io.cb = on_poll, .ring = r, .f = f };
+			*w = (struct loop_watch){ .io.cb = on_poll, .ring = r, .f = f };
 			f->watch = w;
 			return w;
 		}
@@ -112,7 +107,7 @@ static struct watch *new_watch(struct loop_ring *r, struct loop_fd *f)
 /* Has the kernel look for what @f wants now. */
 static void watch_fd(struct loop_ring *r, struct loop_fd *f)
 {
-	struct watch *w = watch_of(f);
+	struct loop_watch *w = f->watch;
 	struct io_uring_sqe *sqe;
 
 	if (!w)
@@ -134,7 +129,7 @@ static void watch_fd(struct loop_ring *r, struct loop_fd *f)
 
 void ring_forget(struct loop_ring *r, struct loop_fd *f)
 {
-	struct watch *w = watch_of(f);
+	struct loop_watch *w = f->watch;
 
 	if (!w)
 		return;

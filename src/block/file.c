@@ -19,9 +19,11 @@
  * How it works
  *
  * The bottom of every image: requests become jobs of the engine on a
- * descriptor. With cache=none there are two descriptors of the same file: what
- * O_DIRECT's alignment forbids goes through the page cache by the other one,
- * where the kernel merges it with what is around it; it keeps the two coherent.
+ * descriptor. With cache=none there are two descriptors of the same file. What
+ * O_DIRECT forbids because of the memory is copied to memory that it likes. What
+ * it forbids because of offset or length goes through the page cache by the
+ * other descriptor, where the kernel merges it with what is around it; it keeps
+ * the two coherent, page by page.
  *
  * Flushes are grouped. @dirty says that something was finished since the last
  * fdatasync began; a flush that finds it false and no fdatasync at work is free.
@@ -34,14 +36,16 @@
  * tells only once: every later flush fails too.
  */
 
+#define BOUNCE_ALIGN 4096u
+
 struct flusher {
 	pthread_mutex_t lock;
 	struct blk_req *waiting, **waiting_end; /* [m] for an fdatasync that has not begun */
 	struct blk_req *served;                 /* [m] by the one at work */
 	struct file_queue *leader;              /* [l] of the one at work */
 	bool busy;                              /* [m] one is at work, or its leader is asked to start it */
+	int failed;                             /* [m] 0 or the -errno that all flushes end in */
 	atomic_bool dirty;
-	atomic_int failed; /* 0 or the -errno that all flushes end in */
 	struct blk_job job;
 };
 
@@ -72,16 +76,18 @@ static struct file_queue *queue_of(struct blk_req *r)
 
 /* Jobs. */
 
-/* Can it go past the page cache? */
-static bool aligned(const struct file *f, const struct blk_job *j)
+static bool offsets_aligned(const struct file *f, const struct blk_job *j)
+{
+	return !((j->off | j->left) & (f->blk.info.align - 1));
+}
+
+static bool memory_aligned(const struct file *f, const struct blk_job *j)
 {
 	uintptr_t mem = 0;
 
-	if (j->kind == JOB_ZERO)
-		return !((j->off | j->left) & (f->blk.info.align - 1));
 	for (unsigned i = 0; i < j->niov; i++)
 		mem |= (uintptr_t)j->iov[i].iov_base | j->iov[i].iov_len;
-	return !((j->off | j->left) & (f->blk.info.align - 1)) && !(mem & (f->blk.info.mem_align - 1));
+	return !(mem & (f->blk.info.mem_align - 1));
 }
 
 static void start_job(struct file_queue *fq, struct blk_job *j)
@@ -92,22 +98,64 @@ static void start_job(struct file_queue *fq, struct blk_job *j)
 		engine_start(fq->engine, j);
 }
 
+static struct blk_req *req_of(struct blk_job *j)
+{
+	return container_of(j, struct blk_req, job);
+}
+
+static void on_read(struct blk_job *j, int error);
+static void on_written(struct blk_job *j, int error);
+
+static void on_bounced(struct blk_job *j, int error)
+{
+	struct blk_req *r = req_of(j);
+	uint64_t moved = j->off - r->off;
+
+	if (r->op == BLK_READ) {
+		j->iov = r->iov;
+		j->niov = r->niov;
+		iov_put(j->iov, j->niov, 0, r->priv, moved);
+		iov_skip(&j->iov, &j->niov, moved);
+	}
+	free(r->priv);
+	if (r->op == BLK_READ)
+		on_read(j, error);
+	else
+		on_written(j, error);
+}
+
+/* False: no memory. */
+static bool bounce(struct blk_req *r)
+{
+	struct blk_job *j = &r->job;
+
+	r->priv = aligned_alloc(BOUNCE_ALIGN, j->left + (-j->left & (BOUNCE_ALIGN - 1)));
+	if (!r->priv)
+		return false;
+	if (r->op == BLK_WRITE)
+		iov_get(j->iov, j->niov, 0, r->priv, j->left);
+	j->one = (struct iovec){ .iov_base = r->priv, .iov_len = j->left };
+	j->iov = &j->one;
+	j->niov = 1;
+	j->done = on_bounced;
+	return true;
+}
+
 static void start(struct blk_req *r, enum job_kind kind, void (*done)(struct blk_job *j, int error))
 {
 	struct file_queue *fq = queue_of(r);
 	const struct host_file *h = &fq->file->host;
 	struct blk_job *j = &r->job;
+	bool by_offset = kind == JOB_ALLOCATE || offsets_aligned(fq->file, j);
 
 	j->kind = kind;
 	j->done = done;
-	j->fd = kind == JOB_ALLOCATE || aligned(fq->file, j) ? h->fd : h->cached;
+	j->fd = by_offset ? h->fd : h->cached;
 	j->flags = (h->in_memory ? JOB_MEMORY : 0) | (j->fd == h->cached ? JOB_CACHED : 0);
-	start_job(fq, j);
-}
-
-static struct blk_req *req_of(struct blk_job *j)
-{
-	return container_of(j, struct blk_req, job);
+	if (by_offset && !memory_aligned(fq->file, j) && !bounce(r))
+		done(j, -ENOMEM);
+	else
+		start_job(fq, j);
 }
 
 /* Flushes. */
@@ -158,9 +206,8 @@ static void on_synced(struct blk_job *j, int error)
 	struct blk_req *served, *free = NULL;
 	struct file_queue *leader = NULL;
 
-	if (error)
-		atomic_store(&fl->failed, error);
 	pthread_mutex_lock(&fl->lock);
+	fl->failed = error;
 	served = fl->served;
 	fl->served = NULL;
 	if (error || !atomic_load(&fl->dirty)) {
@@ -184,9 +231,10 @@ static void flush(struct blk_req *r)
 	struct file_queue *fq = queue_of(r);
 	struct flusher *fl = &fq->file->flush;
 	bool lead = false, wait = false;
-	int failed = atomic_load(&fl->failed);
+	int failed;
 
 	pthread_mutex_lock(&fl->lock);
+	failed = fl->failed;
 	if (!failed && !fq->file->unsafe && (fl->busy || atomic_load(&fl->dirty))) {
 		wait = true;
 		r->next = NULL;
@@ -279,7 +327,7 @@ static void write_guarded(struct blk_req *r)
 	size_t n = r->job.left < GUARD_LEN - r->off ? r->job.left : GUARD_LEN - r->off;
 	int error;
 
-	r->priv = aligned_alloc(GUARD_LEN, GUARD_LEN);
+	r->priv = aligned_alloc(BOUNCE_ALIGN, BOUNCE_ALIGN);
 	error = r->priv ? guard_write(&f->guard, r->off, r->iov, r->niov, r->priv, n) : -ENOMEM;
 	if (error) {
 		free(r->priv);
@@ -465,7 +513,7 @@ static void fill_info(struct file *f, const struct blk_options *opt)
 	i->read_only = opt->read_only;
 	i->writeback = opt->cache != BLK_WRITETHROUGH;
 	i->can_discard = f->host.can_discard && !opt->no_discard;
-	i->can_zero = true;
+	i->can_zero = !f->host.in_memory;
 	i->block = f->host.block;
 	i->align = f->host.align;
 	i->mem_align = f->host.mem_align;

@@ -170,7 +170,10 @@ static void test_direct(void **state)
 	write_one(&f);
 	read_all(&f);
 	expect_calls(0, 2);
-	assert_int_equal(blkfix_io(f.q, BLK_READ, 0, 0, buf + 1, 512), 0); /* by way of the page cache */
+	assert_int_equal(blkfix_io(f.q, BLK_READ, 0, 0, buf + 1, 4096), 0); /* by way of other memory */
+	expect_calls(0, 1);
+	assert_true(blkfix_is(buf + 1, 4096, 0, 1));
+	assert_int_equal(blkfix_io(f.q, BLK_READ, 0, 0, buf + 1, 100), 0); /* by way of the page cache */
 	expect_calls(1, 0);
 	stop(&f);
 }

@@ -141,21 +141,22 @@ static void test_zero_byte(void **state)
 	blkfix_rm(f.path);
 }
 
-/* What passes is there afterwards, all of it. */
-static void test_passes(void **state)
+/* What passes is there afterwards, all of it; from memory that O_DIRECT likes, and that it does not. */
+static void passes(enum blk_cache cache)
 {
 	static const uint64_t at[] = { 0, 1, 100, 511, 512 };
-	static const size_t len[] = { 1, 411, 412, 512, 513, 5000, 20000 };
-	uint8_t buf[20000];
+	static const size_t len[] = { 1, 411, 412, 512, 513, 4096, 5000, 20000, 20480 };
+	static uint8_t memory[20480 + 1] __attribute__((aligned(4096)));
 
 	for (unsigned i = 0; i < sizeof(at) / sizeof(at[0]); i++)
 		for (unsigned k = 0; k < sizeof(len) / sizeof(len[0]); k++) {
+			uint8_t *buf = memory + (k & 1);
 			struct blkfix f;
 
 			blkfix_make(f.path, SIZE, 1);
-			blkfix_start(&f, &guess, BLKFIX_RING);
+			blkfix_start(&f, &(struct blk_options){ .cache = cache }, BLKFIX_RING);
 			blkfix_fill(buf, len[k], 0, 2);
-			assert_int_equal(write_at(&f, buf, len[k], at[i]), 0);
+			assert_int_equal(blkfix_io(f.q, BLK_WRITE, 0, at[i], buf, len[k]), 0);
 			blkfix_stop(&f);
 			blkfix_pread(f.path, buf, at[i], 0);
 			assert_true(blkfix_is(buf, at[i], 0, 1));
@@ -165,6 +166,12 @@ static void test_passes(void **state)
 			assert_true(blkfix_is(buf, 100, at[i] + len[k], 1));
 			blkfix_rm(f.path);
 		}
+}
+
+static void test_passes(void **state)
+{
+	passes(BLK_WRITEBACK);
+	passes(BLK_DIRECT);
 }
 
 /* The user said raw: the guest may do as it likes. */
