@@ -116,7 +116,8 @@ static double cpu(void)
 	struct rusage u;
 
 	getrusage(RUSAGE_SELF, &u);
-	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e6 + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e6 +
+	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
 int main(int argc, char **argv)
@@ -144,7 +145,7 @@ int main(int argc, char **argv)
 	else
 		run_blk(&b, !strcmp(argv[7], "ring"));
 	ns = clock_ns() - start;
-	printf("%-5s %-9s %-5s depth %3u size %6u: %9.0f/s %7.2f us CPU each\n", argv[7], argv[6], argv[2], b.depth,
+	printf("%-5s %-9s %-5s depth %3u size %u: %9.0f/s %7.2f us CPU each\n", argv[7], argv[6], argv[2], b.depth,
 	       b.size, (double)b.done * 1e9 / (double)ns, cpu() / (double)b.done);
 	return 0;
 }
