@@ -7,7 +7,7 @@
 /* A loop on a thread of its own, with a ring where there is one: the home of a data path. */
 struct loop_thread;
 
-/* @name: of the thread, at most 15 characters; copied. */
+/* @name: of the thread, at most 15 characters; copied. The loop runs when this returns. */
 int loop_thread_new(const char *name, struct loop_thread **out, struct err *err);
 /* Ends it and waits for that. Nothing is registered on the loop any more. NULL is fine. */
 void loop_thread_free(struct loop_thread *t);

@@ -6,6 +6,7 @@
  */
 #include "base/evt.h"
 #include "base/loop.h"
+#include "base/loop_thread.h"
 
 #include <fcntl.h>
 #include <liburing.h>
@@ -1002,6 +1003,48 @@ static void ring_forbidden(void **state)
 	loop_free(l);
 }
 
+/* A loop with a thread of its own: running at once, nobody else's, and gone when it is freed. */
+struct visit {
+	struct loop_task t;
+	struct loop *l;
+	bool here;
+	pthread_t thread;
+	char name[16];
+	sem_t done;
+};
+
+static void on_visit(struct loop_task *lt)
+{
+	struct visit *v = OUTER(lt, struct visit, t);
+
+	v->here = loop_here(v->l);
+	v->thread = pthread_self();
+	pthread_getname_np(v->thread, v->name, sizeof(v->name));
+	sem_post(&v->done);
+}
+
+static void own_thread(void **state)
+{
+	struct visit v = { .t.cb = on_visit };
+	struct loop_thread *t;
+	struct err err;
+
+	sem_init(&v.done, 0, 0);
+	for (unsigned i = 0; i < 100; i++) {
+		assert_int_equal(loop_thread_new("some-name", &t, &err), 0);
+		v.l = loop_thread_loop(t);
+		assert_false(loop_here(v.l));
+		loop_post(v.l, &v.t);
+		while (sem_wait(&v.done))
+			;
+		assert_true(v.here && !pthread_equal(v.thread, pthread_self()));
+		assert_string_equal(v.name, "some-name");
+		loop_thread_free(t);
+	}
+	loop_thread_free(NULL);
+	sem_destroy(&v.done);
+}
+
 static bool have_ring(void)
 {
 	struct loop *l;
@@ -1051,6 +1094,7 @@ int main(void)
 		TEST(later_order),
 		TEST(later_forever),
 		cmocka_unit_test(ring_forbidden),
+		cmocka_unit_test(own_thread),
 	};
 	static const struct CMUnitTest of_ring[] = { TEST(ring_ops) };
 	int failed;
