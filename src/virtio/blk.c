@@ -433,6 +433,16 @@ static void vblk_config_write(struct virtio_dev *d, unsigned off, unsigned size,
 	pthread_mutex_unlock(&d->lock);
 }
 
+/* 5.2.5.2: each driver begins with the cache that there is, and with none if it cannot flush it. */
+static void vblk_accepted(struct virtio_dev *d)
+{
+	struct vblk *v = vblk_of(d);
+	bool cached = blk_info(v->cfg.image)->writeback && virtio_has(d, VIRTIO_BLK_F_FLUSH);
+
+	d->config[offsetof(struct virtio_blk_config, wce)] = cached;
+	atomic_store(&v->writeback, cached);
+}
+
 static void on_resized(struct blk_listener *l)
 {
 	struct vblk *v = container_of(l, struct vblk, listener);
@@ -467,7 +477,7 @@ static void fill_config(struct vblk *v)
 		.discard_sector_alignment = htole32(physical / SECTOR),
 		.max_write_zeroes_sectors = htole32(MAX_ZEROES),
 		.max_write_zeroes_seg = htole32(MAX_RANGES),
-		.write_zeroes_may_unmap = 1,
+		.write_zeroes_may_unmap = i->can_discard,
 	};
 
 	memcpy(v->dev.config, &c, v->dev.class->config_len);
@@ -497,6 +507,7 @@ static const struct virtio_class vblk_class = {
 	.name = "blk",
 	.id = VIRTIO_ID_BLOCK,
 	.config_len = offsetof(struct virtio_blk_config, max_secure_erase_sectors),
+	.accepted = vblk_accepted,
 	.queue_start = vblk_queue_start,
 	.kick = vblk_kick,
 	.queue_stop = vblk_queue_stop,

@@ -467,6 +467,8 @@ static void add_status(struct virtio_dev *d, uint8_t val)
 	if ((add & VIRTIO_CONFIG_S_DRIVER_OK) && !((d->status | add) & VIRTIO_CONFIG_S_FEATURES_OK))
 		add &= (uint8_t)~VIRTIO_CONFIG_S_DRIVER_OK;
 	d->status |= add;
+	if ((add & VIRTIO_CONFIG_S_FEATURES_OK) && d->class->accepted)
+		d->class->accepted(d);
 }
 
 void virtio_reg_set_status(struct virtio_dev *d, uint8_t val)
