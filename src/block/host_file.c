@@ -142,6 +142,12 @@ static int open_direct(struct host_file *f, const char *path, bool write, struct
 	return error ? err_sys(err, error, "%s: O_DIRECT", path) : 0;
 }
 
+/* A hole past the end changes nothing, and tells whether there can be holes. */
+static bool file_discards(int fd, off_t size)
+{
+	return !fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, size, 1);
+}
+
 static bool in_memory(int fd)
 {
 	struct statfs fs;
@@ -161,7 +167,7 @@ int host_file_open(struct host_file *f, const char *path, bool write, bool direc
 	if (error)
 		return error;
 	f->is_device = S_ISBLK(st.st_mode);
-	f->can_discard = !f->is_device || device_discards(st.st_rdev);
+	f->can_discard = f->is_device ? device_discards(st.st_rdev) : write && file_discards(f->cached, st.st_size);
 	f->in_memory = !f->is_device && in_memory(f->cached);
 	f->size = (uint64_t)st.st_size;
 	if (f->is_device)

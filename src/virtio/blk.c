@@ -103,7 +103,11 @@ static void on_publish(struct loop_later *t)
 	virtio_flush(&q->v->dev, q->index);
 }
 
-/* The chain goes back to the driver, with a status where there is room for one. */
+/*
+ * The chain goes back to the driver, with a status where there is room for one.
+ * All of its writable bytes count as written, after an error too: the status is
+ * the last of them.
+ */
 static void answer(struct slot *s, uint8_t status)
 {
 	struct vblk_queue *q = s->q;

@@ -8,6 +8,7 @@
 #include "blkfix.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,6 +76,16 @@ ssize_t preadv2(int fd, const struct iovec *iov, int n, off_t off, int flags)
 		return -1;
 	}
 	return pread(fd, iov[0].iov_base, r ? iov[0].iov_len / 2 : iov[0].iov_len, off);
+}
+
+static atomic_bool no_holes; /* a file system that cannot fallocate(2) */
+
+int fallocate(int fd, int mode, off_t off, off_t len)
+{
+	if (!atomic_load(&no_holes))
+		return (int)syscall(SYS_fallocate, fd, mode, off, len);
+	errno = EOPNOTSUPP;
+	return -1;
 }
 
 static uint8_t buf[SIZE] __attribute__((aligned(4096)));
@@ -192,6 +203,27 @@ static void test_interrupted(void **state)
 	stop(&f);
 }
 
+/* Discards are not offered, zeroes are written. */
+static void test_no_holes(void **state)
+{
+	struct blkfix f;
+
+	atomic_store(&no_holes, true);
+	start_with(&f, BLK_WRITEBACK);
+	assert_false(blk_info(f.b)->can_discard);
+	assert_int_equal(blkfix_io(f.q, BLK_DISCARD, 0, 0, NULL, 4096), -EOPNOTSUPP);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(blkfix_io(f.q, BLK_WRITE_ZEROES, i & 1 ? BLK_MAY_UNMAP : 0, i * 8192, NULL, 4096), 0);
+	assert_int_equal(blkfix_io(f.q, BLK_READ, 0, 0, buf, 32768), 0);
+	for (unsigned i = 0; i < 8; i++)
+		assert_true(blkfix_is(buf + i * 4096, 4096, i * 4096, i & 1));
+	stop(&f);
+	atomic_store(&no_holes, false);
+	start_with(&f, BLK_WRITEBACK);
+	assert_true(blk_info(f.b)->can_discard);
+	stop(&f);
+}
+
 /* Piece by piece, each a call of its own. */
 static void test_lists(void **state)
 {
@@ -214,7 +246,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_read),        cmocka_unit_test(test_write), cmocka_unit_test(test_direct),
-		cmocka_unit_test(test_interrupted), cmocka_unit_test(test_lists),
+		cmocka_unit_test(test_interrupted), cmocka_unit_test(test_lists), cmocka_unit_test(test_no_holes),
 	};
 
 	unsetenv("BLKFIX_DIR");
