@@ -66,6 +66,7 @@ struct file_queue {
 	struct file *file;
 	struct blk_queue *q;
 	struct engine_queue *engine;
+	struct host_fds fds;   /* the file's own for the first queue */
 	struct loop_task lead; /* start the next fdatasync */
 };
 
@@ -150,8 +151,8 @@ static void start(struct blk_req *r, enum job_kind kind, void (*done)(struct blk
 
 	j->kind = kind;
 	j->done = done;
-	j->fd = by_offset ? h->fd : h->cached;
-	j->flags = (h->in_memory ? JOB_MEMORY : 0) | (j->fd == h->cached ? JOB_CACHED : 0);
+	j->fd = by_offset ? fq->fds.fd : fq->fds.cached;
+	j->flags = (h->in_memory ? JOB_MEMORY : 0) | (j->fd == fq->fds.cached ? JOB_CACHED : 0);
 	if (by_offset && !memory_aligned(fq->file, j) && !bounce(r))
 		done(j, -ENOMEM);
 	else
@@ -176,6 +177,7 @@ static void begin_sync(struct file_queue *fq)
 	fl->waiting_end = &fl->waiting;
 	pthread_mutex_unlock(&fl->lock);
 	atomic_store(&fl->dirty, false); /* what is finished from now on may or may not be covered */
+	/* Always this descriptor: one that was opened later does not hear of errors before. */
 	*j = (struct blk_job){ .kind = JOB_SYNC, .fd = fq->file->host.fd, .done = on_synced };
 	j->flags = fq->file->host.in_memory ? JOB_MEMORY : 0;
 	start_job(fq, j);
@@ -457,9 +459,14 @@ static int file_queue_open(struct blk_queue *q, struct err *err)
 	fq->lead.cb = on_lead;
 	q->priv = fq;
 	error = engine_queue_open(f->engine, q, &fq->engine, err);
-	if (error)
+	if (error) {
 		free(fq);
-	return error;
+		return error;
+	}
+	fq->fds = (struct host_fds){ .fd = f->host.fd, .cached = f->host.cached };
+	if (atomic_load(&q->blk->nqueues) && !q->blocks)
+		host_file_again(&f->host, &fq->fds);
+	return 0;
 }
 
 static void file_queue_close(struct blk_queue *q)
@@ -468,6 +475,7 @@ static void file_queue_close(struct blk_queue *q)
 
 	loop_task_del(q->loop, &fq->lead);
 	engine_queue_close(fq->engine);
+	host_file_again_close(&fq->file->host, &fq->fds);
 	free(fq);
 }
 

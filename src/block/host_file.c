@@ -125,14 +125,20 @@ static int find_alignment(struct host_file *f)
 	return 0;
 }
 
-/* A second descriptor of the same file, whatever its path has come to mean. */
-static int open_direct(struct host_file *f, const char *path, bool write, struct err *err)
+/* Another descriptor of the same file, whatever its path has come to mean. */
+static int open_again(int fd, int flags)
 {
 	char same[64];
+
+	snprintf(same, sizeof(same), "/proc/self/fd/%d", fd);
+	return open(same, flags | O_CLOEXEC);
+}
+
+static int open_direct(struct host_file *f, const char *path, bool write, struct err *err)
+{
 	int error = 0;
 
-	snprintf(same, sizeof(same), "/proc/self/fd/%d", f->cached);
-	f->fd = open(same, (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_DIRECT);
+	f->fd = open_again(f->cached, (write ? O_RDWR : O_RDONLY) | O_DIRECT);
 	if (f->fd < 0)
 		error = -errno;
 	else
@@ -185,4 +191,25 @@ void host_file_close(struct host_file *f)
 		close(f->fd);
 	if (f->cached >= 0)
 		close(f->cached);
+}
+
+static int another(int fd)
+{
+	int flags = fcntl(fd, F_GETFL), other = flags < 0 ? -1 : open_again(fd, flags & (O_ACCMODE | O_DIRECT));
+
+	return other < 0 ? fd : other;
+}
+
+void host_file_again(const struct host_file *f, struct host_fds *fds)
+{
+	fds->cached = another(f->cached);
+	fds->fd = f->fd == f->cached ? fds->cached : another(f->fd);
+}
+
+void host_file_again_close(const struct host_file *f, const struct host_fds *fds)
+{
+	if (fds->fd != f->fd && fds->fd != fds->cached)
+		close(fds->fd);
+	if (fds->cached != f->cached)
+		close(fds->cached);
 }

@@ -24,4 +24,15 @@ struct host_file {
 int host_file_open(struct host_file *f, const char *path, bool write, bool direct, struct err *err);
 void host_file_close(struct host_file *f); /* descriptors of -1 are fine */
 
+/*
+ * Descriptors of the same file for another thread. Each call on a descriptor
+ * counts its users up and down, which threads that share one feel; and each has
+ * a read-ahead of its own. Where they cannot be had, those of @f.
+ */
+struct host_fds {
+	int fd, cached; /* as in struct host_file */
+};
+void host_file_again(const struct host_file *f, struct host_fds *fds);
+void host_file_again_close(const struct host_file *f, const struct host_fds *fds);
+
 #endif

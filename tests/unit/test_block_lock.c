@@ -94,10 +94,30 @@ static void check_bytes(const char *bytes)
 	close(fd);
 }
 
+/* They may have descriptors of their own: closing these gives no lock away. */
+static void queues_come_and_go(struct blk *b)
+{
+	struct blk_queue *q[4];
+	struct loop *loop;
+	struct err err;
+	uint8_t byte;
+
+	assert_int_equal(loop_new(&loop, &err), 0);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(blk_queue_open(b, loop, &q[i], &err), 0);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(blkfix_io(q[i], BLK_READ, 0, 0, &byte, 1), 0);
+	for (unsigned i = 4; i--;)
+		blk_queue_close(q[i]);
+	loop_free(loop);
+}
+
 static void test_bytes(void **state)
 {
 	struct blk *b = blkfix_open(path, &writer);
 
+	check_bytes(" 100 101 103 201 203 ");
+	queues_come_and_go(b);
 	check_bytes(" 100 101 103 201 203 ");
 	blk_close(b);
 	b = blkfix_open(path, &reader);
