@@ -2,6 +2,7 @@
 #include "base/loop.h"
 #include "base/clock.h"
 #include "base/evt.h"
+#include "base/loop_ring.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -9,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,7 +21,12 @@
  * One turn: ppoll(2) until the next timer is due, call back the descriptors
  * that are ready, run what was posted, fire the timers that are due. ppoll
  * rather than epoll: the loop has a handful of descriptors, some of them
- * regular files, which epoll refuses.
+ * regular files, which epoll refuses. With a ring, loop_ring.c does the first
+ * half of the turn.
+ *
+ * What callbacks leave for the end of the turn (loop_later) runs before the
+ * next sleep, and so does what that leaves; after LATER_ROUNDS of it the others
+ * have their turn first, without a sleep in between.
  *
  * A callback may remove any registration, also one that is ready in this very
  * turn. So each ready descriptor is looked up again by identity before it is
@@ -30,7 +37,7 @@
  * task which posts itself starves nobody.
  */
 
-#define LOOP_MAX_FDS 256
+#define LATER_ROUNDS 16
 
 struct loop {
 	/* [l] loop thread only */
@@ -38,6 +45,7 @@ struct loop {
 	struct loop_timer *timers;            /* ascending by time */
 	struct loop_fd *polled[LOOP_MAX_FDS]; /* this turn's; NULL once deleted */
 	unsigned npolled;
+	struct loop_later *later, **later_end;
 
 	/* [m] under the lock */
 	pthread_mutex_t lock;
@@ -49,7 +57,8 @@ struct loop {
 	_Atomic(pthread_t) thread;
 	atomic_bool running;
 
-	int wake; /* [c] eventfd */
+	int wake;               /* [c] eventfd */
+	struct loop_ring *ring; /* [c] or NULL */
 };
 
 int loop_new(struct loop **out, struct err *err)
@@ -67,15 +76,44 @@ int loop_new(struct loop **out, struct err *err)
 	}
 	pthread_mutex_init(&l->lock, NULL);
 	l->tasks_end = &l->tasks;
+	l->later_end = &l->later;
 	*out = l;
 	return 0;
+}
+
+static bool ring_forbidden(void)
+{
+	const char *s = getenv("KVM_NO_URING");
+
+	return s && !strcmp(s, "1");
+}
+
+int loop_new_ring(struct loop **out, struct err *err)
+{
+	int error = loop_new(out, err);
+
+	if (!error && !ring_forbidden() && ring_new((*out)->wake, &(*out)->ring))
+		(*out)->ring = NULL; /* refused: the loop does without */
+	return error;
+}
+
+bool loop_has_ring(const struct loop *l)
+{
+	return l->ring;
+}
+
+struct io_uring_sqe *loop_sqe(struct loop *l)
+{
+	assert(l->ring && loop_here(l));
+	return ring_sqe(l->ring);
 }
 
 void loop_free(struct loop *l)
 {
 	if (!l)
 		return;
-	assert(!l->fds && !l->timers);
+	assert(!l->fds && !l->timers && !l->later);
+	ring_free(l->ring);
 	close(l->wake);
 	pthread_mutex_destroy(&l->lock);
 	free(l);
@@ -113,6 +151,8 @@ void loop_fd_del(struct loop *l, struct loop_fd *f)
 	for (unsigned i = 0; i < l->npolled; i++)
 		if (l->polled[i] == f)
 			l->polled[i] = NULL;
+	if (l->ring)
+		ring_forget(l->ring, f);
 }
 
 void loop_timer_del(struct loop *l, struct loop_timer *t)
@@ -140,6 +180,48 @@ void loop_timer_set(struct loop *l, struct loop_timer *t, uint64_t ns)
 		;
 	t->next = *p;
 	*p = t;
+}
+
+void loop_later(struct loop *l, struct loop_later *t)
+{
+	assert(loop_here(l));
+	if (t->queued)
+		return;
+	t->queued = true;
+	t->next = NULL;
+	*l->later_end = t;
+	l->later_end = &t->next;
+}
+
+void loop_later_del(struct loop *l, struct loop_later *t)
+{
+	struct loop_later **p;
+
+	assert(loop_here(l));
+	if (!t->queued)
+		return;
+	for (p = &l->later; *p != t; p = &(*p)->next)
+		;
+	*p = t->next;
+	if (!*p)
+		l->later_end = p;
+	t->queued = false;
+}
+
+static void run_later(struct loop *l)
+{
+	struct loop_later mark = { .queued = false };
+
+	for (unsigned i = 0; l->later && i < LATER_ROUNDS; i++) {
+		loop_later(l, &mark);
+		while (l->later != &mark) {
+			struct loop_later *t = l->later;
+
+			loop_later_del(l, t);
+			t->cb(t);
+		}
+		loop_later_del(l, &mark);
+	}
 }
 
 void loop_post(struct loop *l, struct loop_task *t)
@@ -244,17 +326,25 @@ static unsigned collect(struct loop *l, struct pollfd *pfd)
 	return l->npolled;
 }
 
+/* How long this turn may sleep: ns, UINT64_MAX for ever. */
+static uint64_t patience(const struct loop *l)
+{
+	uint64_t now;
+
+	if (l->later)
+		return 0;
+	if (!l->timers)
+		return UINT64_MAX;
+	now = clock_ns();
+	return l->timers->at > now ? l->timers->at - now : 0;
+}
+
 static int wait_ready(struct loop *l, struct pollfd *pfd, unsigned n)
 {
-	struct timespec ts, *tsp = NULL;
+	uint64_t ns = patience(l);
+	struct timespec ts = { .tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u) };
 
-	if (l->timers) {
-		uint64_t now = clock_ns(), at = l->timers->at, d = at > now ? at - now : 0;
-
-		ts = (struct timespec){ .tv_sec = (time_t)(d / 1000000000ull), .tv_nsec = (long)(d % 1000000000ull) };
-		tsp = &ts;
-	}
-	if (ppoll(pfd, n, tsp, NULL) < 0) {
+	if (ppoll(pfd, n, ns == UINT64_MAX ? NULL : &ts, NULL) < 0) {
 		if (errno != EINTR)
 			return -errno;
 		for (unsigned i = 0; i < n; i++)
@@ -263,49 +353,67 @@ static int wait_ready(struct loop *l, struct pollfd *pfd, unsigned n)
 	return 0;
 }
 
-static void dispatch(struct loop *l, const struct pollfd *pfd, unsigned n)
+/* Nonblocking; empty is as good. */
+static void reset_counter(int fd)
 {
 	uint64_t count;
+	ssize_t r = read(fd, &count, sizeof(count));
 
-	if (pfd[0].revents) {
-		ssize_t r = read(l->wake, &count, sizeof(count));
+	(void)r;
+}
 
-		(void)r; /* nonblocking; empty is as good */
-	}
+static void dispatch(struct loop *l, const struct pollfd *pfd, unsigned n)
+{
+	if (pfd[0].revents)
+		reset_counter(l->wake);
 	for (unsigned i = 1; i < n; i++) {
 		struct loop_fd *f = l->polled[i];
 
-		if (f && f->events && pfd[i].revents)
-			f->cb(f, pfd[i].revents);
+		if (!f || !f->events || !pfd[i].revents)
+			continue;
+		if (f->counter)
+			reset_counter(f->fd);
+		f->cb(f, pfd[i].revents);
 	}
 	l->npolled = 0;
 }
 
-static int loop_turn(struct loop *l)
+static int poll_turn(struct loop *l)
 {
 	struct pollfd pfd[LOOP_MAX_FDS];
-	unsigned n;
-	int error;
+	unsigned n = collect(l, pfd);
+	int error = wait_ready(l, pfd, n);
 
-	n = collect(l, pfd);
-	error = wait_ready(l, pfd, n);
+	if (!error)
+		dispatch(l, pfd, n);
+	return error;
+}
+
+static int loop_turn(struct loop *l)
+{
+	int error = l->ring ? ring_turn(l->ring, l->fds, patience(l)) : poll_turn(l);
+
 	if (error)
 		return error;
-	dispatch(l, pfd, n);
 	run_tasks(l);
 	run_timers(l);
+	run_later(l);
 	return 0;
 }
 
 int loop_run(struct loop *l)
 {
-	int error = 0;
+	int error = l->ring ? ring_enter(l->ring) : 0;
 
+	if (error)
+		return error;
 	atomic_store(&l->thread, pthread_self());
 	atomic_store(&l->running, true);
 	while (!error && !atomic_load(&l->quit))
 		error = loop_turn(l);
 	atomic_store(&l->quit, false);
 	atomic_store(&l->running, false);
+	if (l->ring)
+		ring_leave(l->ring);
 	return error;
 }

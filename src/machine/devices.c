@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "machine/devices.h"
 
+#include "base/loop_thread.h"
 #include "bus/pci.h"
 #include "guest/frames.h"
-#include "machine/iothread.h"
 #include "virtio/console.h"
 #include "virtio/p9.h"
 #include "virtio/pci.h"
@@ -32,7 +32,7 @@ struct devices {
 	struct devices_config cfg;
 	struct vconsole *console;
 	struct rng *rng;
-	struct iothread *fs_thread; /* home of the shares; NULL without any */
+	struct loop_thread *fs_thread; /* home of the shares; NULL without any */
 	struct vp9 *share[CONFIG_SHARES_MAX];
 	unsigned n;
 	struct placed placed[MAX_DEVICES];
@@ -81,12 +81,12 @@ static int make_console(struct devices *d, struct err *err)
 static int make_shares(struct devices *d, struct err *err)
 {
 	const struct config *cfg = d->cfg.cfg;
-	int error = cfg->nshares ? iothread_new("kvm-fs", &d->fs_thread, err) : 0;
+	int error = cfg->nshares ? loop_thread_new("kvm-fs", &d->fs_thread, err) : 0;
 
 	for (unsigned i = 0; !error && i < cfg->nshares; i++) {
 		if (cfg->share[i].at && !d->cfg.channel)
 			continue;
-		error = vp9_new(&cfg->share[i].export, cfg->share[i].tag, d->cfg.mem, iothread_loop(d->fs_thread),
+		error = vp9_new(&cfg->share[i].export, cfg->share[i].tag, d->cfg.mem, loop_thread_loop(d->fs_thread),
 		                &d->share[i], err);
 		if (!error)
 			error = place(d, vp9_dev(d->share[i]), err);
@@ -120,10 +120,10 @@ void devices_free(struct devices *d)
 		virtio_dev_stop(d->placed[i].dev);
 	for (unsigned i = 0; i < d->n; i++)
 		virtio_pci_free(d->placed[i].pci);
-	iothread_stop(d->fs_thread);
+	loop_thread_stop(d->fs_thread);
 	for (unsigned i = 0; i < CONFIG_SHARES_MAX; i++)
 		vp9_free(d->share[i]);
-	iothread_free(d->fs_thread);
+	loop_thread_free(d->fs_thread);
 	vconsole_free(d->console);
 	rng_free(d->rng);
 	free(d);

@@ -63,10 +63,8 @@ static bool wanted(const struct virtio_queue *q)
 static void on_kick(struct loop_fd *f, short revents)
 {
 	struct virtio_queue *q = container_of(f, struct virtio_queue, kick);
-	uint64_t count;
 
-	if (read(q->kick_fd, &count, sizeof(count)) == sizeof(count))
-		q->dev->class->kick(q->dev, q->index);
+	q->dev->class->kick(q->dev, q->index);
 }
 
 static void listen_to_kicks(struct virtio_queue *q, bool on)
@@ -224,7 +222,7 @@ static int init_queue(struct virtio_dev *d, unsigned i, const struct virtio_init
 	q->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (q->kick_fd < 0)
 		return err_sys(err, -errno, "%s: eventfd", d->name);
-	q->kick = (struct loop_fd){ .fd = q->kick_fd, .events = POLLIN, .cb = on_kick };
+	q->kick = (struct loop_fd){ .fd = q->kick_fd, .events = POLLIN, .counter = true, .cb = on_kick };
 	clear_queue(q);
 	return 0;
 }
@@ -469,6 +467,8 @@ static void add_status(struct virtio_dev *d, uint8_t val)
 	if ((add & VIRTIO_CONFIG_S_DRIVER_OK) && !((d->status | add) & VIRTIO_CONFIG_S_FEATURES_OK))
 		add &= (uint8_t)~VIRTIO_CONFIG_S_DRIVER_OK;
 	d->status |= add;
+	if ((add & VIRTIO_CONFIG_S_FEATURES_OK) && d->class->accepted)
+		d->class->accepted(d);
 }
 
 void virtio_reg_set_status(struct virtio_dev *d, uint8_t val)

@@ -15,7 +15,7 @@
 /*
  * What every virtio device has (virtio 1.2, chapter 2 and 3.1): status,
  * features, config space, queues and their life cycle. A device is a constant
- * class with four functions and an instance; a transport (virtio/pci.h) calls
+ * class with a few functions and an instance; a transport (virtio/pci.h) calls
  * the virtio_reg_* functions from vCPU threads.
  *
  * Threads: registers under @lock on any vCPU's thread. Each queue has a home
@@ -33,6 +33,8 @@ struct virtio_class {
 	uint16_t id;         /* virtio 1.2 chapter 5 */
 	uint64_t features;   /* of the device type; the core adds ring and transport features */
 	uint32_t config_len; /* bytes of struct virtio_*_config */
+	/* The driver's features are final (FEATURES_OK). Under the device's lock; may be NULL. */
+	void (*accepted)(struct virtio_dev *d);
 	/* On the queue's home loop. */
 	void (*queue_start)(struct virtio_dev *d, unsigned q); /* the ring is there; may be NULL */
 	void (*kick)(struct virtio_dev *d, unsigned q); /* chains may have come; also once after start and resume */

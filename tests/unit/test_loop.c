@@ -4,9 +4,12 @@
  * the test, a callback that must not come fails it. Timers an hour away stand
  * for "never".
  */
+#include "base/evt.h"
 #include "base/loop.h"
+#include "base/loop_thread.h"
 
 #include <fcntl.h>
+#include <liburing.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -18,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -59,12 +63,16 @@ struct task {
 	unsigned calls;
 };
 
+/* Every test runs on either kind of loop. */
+static int (*make_loop)(struct loop **out, struct err *err);
+
 static struct loop *new_loop(void)
 {
 	struct loop *l;
 	struct err err;
 
-	assert_int_equal(loop_new(&l, &err), 0);
+	assert_int_equal(make_loop(&l, &err), 0);
+	assert_true(make_loop == loop_new || loop_has_ring(l));
 	return l;
 }
 
@@ -839,6 +847,216 @@ static void post_ping(void **state)
 	free(e);
 }
 
+/* A counter wakes the loop for each signal, or for several at once; nobody reads it. */
+struct counter {
+	struct loop_fd f;
+	struct loop *l;
+	unsigned calls, want;
+};
+
+static void on_counter(struct loop_fd *f, short revents)
+{
+	struct counter *c = OUTER(f, struct counter, f);
+
+	assert_true(revents & POLLIN);
+	if (++c->calls == c->want)
+		loop_quit(c->l);
+	else
+		evt_signal(f->fd);
+}
+
+static void counter(void **state)
+{
+	struct counter c = { .l = *state, .want = 1000 };
+
+	c.f = (struct loop_fd){
+		.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .events = POLLIN, .counter = true, .cb = on_counter
+	};
+	for (unsigned i = 0; i < 3; i++) { /* removed and added again, with a signal still in it or not */
+		evt_signal(c.f.fd);
+		loop_fd_add(c.l, &c.f);
+		assert_int_equal(loop_run(c.l), 0);
+		assert_int_equal(c.calls, 1000);
+		loop_fd_del(c.l, &c.f);
+		c.calls = 0;
+	}
+	close(c.f.fd);
+}
+
+/* Work for the end of the turn: once, in order, before the next sleep; what it leaves, too. */
+struct late {
+	struct loop_later t;
+	struct loop *l;
+	struct late *next;
+	unsigned calls, again, order;
+	unsigned *clock;
+	bool quit;
+};
+
+static void on_late(struct loop_later *t)
+{
+	struct late *x = OUTER(t, struct late, t);
+
+	x->calls++;
+	x->order = ++*x->clock;
+	if (x->next)
+		loop_later(x->l, &x->next->t);
+	if (x->again && x->again--)
+		loop_later(x->l, t);
+	if (x->quit)
+		loop_quit(x->l);
+}
+
+static void later_order(void **state)
+{
+	unsigned clock = 0;
+	struct late c = { .t.cb = on_late, .l = *state, .clock = &clock, .quit = true };
+	struct late b = { .t.cb = on_late, .l = *state, .clock = &clock, .next = &c };
+	struct late a = { .t.cb = on_late, .l = *state, .clock = &clock };
+	struct late gone = { .t.cb = on_late, .l = *state, .clock = &clock };
+
+	loop_later(*state, &a.t);
+	loop_later(*state, &gone.t);
+	loop_later(*state, &b.t);
+	loop_later(*state, &a.t);
+	loop_later_del(*state, &gone.t);
+	loop_later_del(*state, &gone.t);
+	assert_int_equal(loop_run(*state), 0);
+	assert_true(a.order == 1 && b.order == 2 && c.order == 3 && gone.calls == 0);
+	assert_true(a.calls == 1 && b.calls == 1 && c.calls == 1);
+}
+
+/* One that is never through does not keep the others away, nor does the loop sleep on it. */
+static void later_forever(void **state)
+{
+	unsigned clock = 0;
+	struct late a = { .t.cb = on_late, .l = *state, .clock = &clock, .again = 1000000 };
+	struct timer far = { .t.cb = timer_cb, .l = *state, .clock = &clock };
+	struct timer soon = { .t.cb = timer_cb, .l = *state, .clock = &clock, .quit = true };
+
+	loop_later(*state, &a.t);
+	loop_timer_set(*state, &far.t, HOUR);
+	loop_timer_set(*state, &soon.t, 1000000);
+	assert_int_equal(loop_run(*state), 0);
+	assert_true(soon.calls == 1 && far.calls == 0 && a.calls > 1 && a.again);
+	loop_timer_del(*state, &far.t);
+	loop_later_del(*state, &a.t);
+}
+
+/* Operations in the ring: many more than it has entries, each completes once. */
+struct op {
+	struct loop_io io;
+	struct loop *l;
+	unsigned *left;
+	unsigned calls;
+};
+
+static void on_op(struct loop_io *io, int res)
+{
+	struct op *o = OUTER(io, struct op, io);
+
+	assert_int_equal(res, 0);
+	o->calls++;
+	if (!--*o->left)
+		loop_quit(o->l);
+}
+
+static struct op ops[5000];
+
+static void start_ops(struct loop_task *t)
+{
+	struct loop *l = OUTER(t, struct task, t)->l;
+
+	for (unsigned i = 0; i < LEN(ops); i++) {
+		struct io_uring_sqe *sqe = loop_sqe(l);
+
+		io_uring_prep_nop(sqe);
+		io_uring_sqe_set_data(sqe, &ops[i].io);
+	}
+}
+
+static void ring_ops(void **state)
+{
+	struct task start = { .t.cb = start_ops, .l = *state };
+
+	for (unsigned round = 0; round < 3; round++) {
+		unsigned left = LEN(ops);
+
+		for (unsigned i = 0; i < LEN(ops); i++)
+			ops[i] = (struct op){ .io.cb = on_op, .l = *state, .left = &left };
+		loop_post(*state, &start.t);
+		assert_int_equal(loop_run(*state), 0);
+		for (unsigned i = 0; i < LEN(ops); i++)
+			assert_int_equal(ops[i].calls, 1);
+	}
+}
+
+static void ring_forbidden(void **state)
+{
+	struct loop *l;
+	struct err err;
+
+	assert_int_equal(setenv("KVM_NO_URING", "1", 1), 0);
+	assert_int_equal(loop_new_ring(&l, &err), 0);
+	assert_false(loop_has_ring(l));
+	assert_int_equal(unsetenv("KVM_NO_URING"), 0);
+	loop_free(l);
+}
+
+/* A loop with a thread of its own: running at once, nobody else's, and gone when it is freed. */
+struct visit {
+	struct loop_task t;
+	struct loop *l;
+	bool here;
+	pthread_t thread;
+	char name[16];
+	sem_t done;
+};
+
+static void on_visit(struct loop_task *lt)
+{
+	struct visit *v = OUTER(lt, struct visit, t);
+
+	v->here = loop_here(v->l);
+	v->thread = pthread_self();
+	pthread_getname_np(v->thread, v->name, sizeof(v->name));
+	sem_post(&v->done);
+}
+
+static void own_thread(void **state)
+{
+	struct visit v = { .t.cb = on_visit };
+	struct loop_thread *t;
+	struct err err;
+
+	sem_init(&v.done, 0, 0);
+	for (unsigned i = 0; i < 100; i++) {
+		assert_int_equal(loop_thread_new("some-name", &t, &err), 0);
+		v.l = loop_thread_loop(t);
+		assert_false(loop_here(v.l));
+		loop_post(v.l, &v.t);
+		while (sem_wait(&v.done))
+			;
+		assert_true(v.here && !pthread_equal(v.thread, pthread_self()));
+		assert_string_equal(v.name, "some-name");
+		loop_thread_free(t);
+	}
+	loop_thread_free(NULL);
+	sem_destroy(&v.done);
+}
+
+static bool have_ring(void)
+{
+	struct loop *l;
+	struct err err;
+	bool has;
+
+	assert_int_equal(loop_new_ring(&l, &err), 0);
+	has = loop_has_ring(l);
+	loop_free(l);
+	return has;
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -872,7 +1090,22 @@ int main(void)
 		TEST(signals),
 		TEST(post_storm),
 		TEST(post_ping),
+		TEST(counter),
+		TEST(later_order),
+		TEST(later_forever),
+		cmocka_unit_test(ring_forbidden),
+		cmocka_unit_test(own_thread),
 	};
+	static const struct CMUnitTest of_ring[] = { TEST(ring_ops) };
+	int failed;
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	make_loop = loop_new;
+	failed = cmocka_run_group_tests_name("ppoll", tests, NULL, NULL);
+	make_loop = loop_new_ring;
+	if (!have_ring()) {
+		print_message("no io_uring on this host: its half is skipped\n");
+		return failed;
+	}
+	failed += cmocka_run_group_tests_name("ring", tests, NULL, NULL);
+	return failed + cmocka_run_group_tests_name("operations", of_ring, NULL, NULL);
 }
