@@ -61,6 +61,9 @@ struct cmd_options {
 /* 0, or an exit status: -1 means that all is done, with status 0. */
 int cmd_parse(int argc, char **argv, struct cmd_options *o);
 
+/* Cuts @spec off at its first comma; returns what follows, "" where nothing does. */
+char *cmd_cut(char *spec);
+
 /* Has all of stdout been written? The exit status. */
 int cmd_flush(void);
 

@@ -40,6 +40,16 @@ int cmd_parse(int argc, char **argv, struct cmd_options *o)
 	return take_args(argc, argv, o);
 }
 
+char *cmd_cut(char *spec)
+{
+	char *comma = strchr(spec, ',');
+
+	if (!comma)
+		return spec + strlen(spec);
+	*comma = '\0';
+	return comma + 1;
+}
+
 int cmd_flush(void)
 {
 	struct err err;

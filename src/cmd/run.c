@@ -4,6 +4,7 @@
 #include "base/opt.h"
 #include "cmd/cmd.h"
 #include "cmd/command.h"
+#include "cmd/disk_opt.h"
 #include "cmd/share.h"
 #include "machine/session.h"
 
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MIB              (1ull << 20)
@@ -30,7 +32,12 @@ const char run_help[] =
         "  -i, --initrd FILE     initial RAM disk (default: made on the fly, with the modules it takes)\n"
         "      --modules DIR     where the kernel's modules are (default: looked for around the kernel)\n"
         "  -p, --params STRING   kernel parameters, after ours\n"
-        "  -d, --disk DIR[,OPTS] a directory as root; ro; cow: writes stay in the guest's memory\n"
+        "  -d, --disk FILE[,OPTS]\n"
+        "                        a disk: an image or a block device; the same as IMAGE. OPTS: ro; cow: writes\n"
+        "                        stay in memory; format=raw|qcow2; cache=writeback|writethrough|none|unsafe;\n"
+        "                        queues=N; discard=on|off; on-error=report|stop; serial=S; blocksize=512|4096\n"
+        "  -d, --disk DIR[,OPTS] a directory as root: ro; cow: writes stay in the guest's memory; map=HOW\n"
+        "      --fault diskN:SPEC  faults of a disk to order, for tests, such as eio@7\n"
         "      --9p DIR,TAG[,ro][,map=none|squash|mapped]\n"
         "                        a directory for the guest to mount: mount -t 9p TAG ...\n"
         "      --rw              what is written to the host's root is written there\n"
@@ -121,14 +128,14 @@ static const struct {
 	{ OPT_SANDBOX, "--sandbox", "the sandbox" },
 	{ OPT_TRACE, "--trace", "tracing" },
 	{ OPT_PCAP, "--pcap", "the network" },
-	{ OPT_FAULT, "--fault", "virtio-blk" },
 };
 
 struct args {
 	struct config cfg;
 	const char *params, *status_file;
-	char *image;
-	bool has_mem, rw, logs;
+	const char *image;
+	char *fault;
+	bool has_mem, has_dir, rw, logs;
 	struct command_args command;
 };
 
@@ -161,13 +168,21 @@ static int take_log(const char *path)
 	return cmd_fail(&err);
 }
 
-/* An image, or a directory as root. */
-static int take_image(struct args *a, char *val)
+/* An image, or a directory as root: FILE[,OPTIONS]. */
+static int take_disk(struct args *a, char *val)
 {
-	if (a->image)
-		return cmd_usage("run", "one image or directory, not also '%s'", val);
-	a->image = val;
-	return 0;
+	size_t n = strcspn(val, ",");
+	char *path = strndup(val, n);
+	struct stat st;
+	bool dir = path && !stat(path, &st) && S_ISDIR(st.st_mode);
+
+	free(path);
+	if (!dir)
+		return disk_opt(&a->cfg, val);
+	if (a->has_dir)
+		return cmd_usage("run", "one directory as root, not also '%s'", val);
+	a->has_dir = true;
+	return share_root(&a->cfg, val);
 }
 
 /* Options that take a value to be checked. Returns 0 or an exit status. */
@@ -206,7 +221,8 @@ static int take_value(struct args *a, int opt, char *val)
 		c->named = true;
 		break;
 	case OPT_LOG: a->logs = true; return take_log(val);
-	case 'd': return take_image(a, val);
+	case 'd': return take_disk(a, val);
+	case OPT_FAULT: a->fault = val; break;
 	case OPT_9P: return share_9p(c, val);
 	case OPT_RWDIR: return share_rwdir(c, val);
 	case OPT_ENV: return command_env("run", &a->command, val);
@@ -255,7 +271,10 @@ static int parse(int argc, char **argv, struct args *a, int *rest)
 		*rest = optind;
 		if (status || optind >= argc || !strcmp(argv[optind - 1], "--"))
 			return status;
-		status = take_image(a, argv[optind++]);
+		if (a->image)
+			return cmd_usage("run", "one image or directory, not also '%s'", argv[optind]);
+		a->image = argv[optind];
+		status = take_disk(a, argv[optind++]);
 	}
 }
 
@@ -376,21 +395,23 @@ static int run(struct args *a)
 	return status;
 }
 
-/* The root: the directory that was given, or the host's own where nothing says otherwise. */
+/* The root: the directory that was given, what is on the first disk, or the host's own where nothing says otherwise. */
 static int choose_root(struct args *a)
 {
 	const char *params = a->params ? a->params : "";
 	bool init = has_param(params, "init=");
-	int status;
+	int status = 0;
 
-	if (a->image) {
-		status = share_root(&a->cfg, a->image);
-		init |= !status && share_has_init(&a->cfg);
-	} else if (a->cfg.initrd || has_param(params, "root=")) {
-		return 0;
-	} else {
+	if (a->fault)
+		status = disk_fault(&a->cfg, a->fault);
+	if (status || a->cfg.initrd || (has_param(params, "root=") && !a->has_dir))
+		return status;
+	if (a->has_dir)
+		init |= share_has_init(&a->cfg);
+	else if (a->cfg.ndisks)
+		a->cfg.disk_root = true;
+	else
 		status = share_host(&a->cfg, a->rw);
-	}
 	if (!status && init && !a->cfg.command)
 		a->cfg.switch_root = "";
 	return status;

@@ -86,21 +86,10 @@ static int take_options(const char *option, char *at, struct p9_export *ex, bool
 	return status;
 }
 
-/* Cuts @spec at its first comma; what follows, "" where nothing does. */
-static char *cut(char *spec)
-{
-	char *comma = strchr(spec, ',');
-
-	if (!comma)
-		return spec + strlen(spec);
-	*comma = '\0';
-	return comma + 1;
-}
-
 int share_9p(struct config *c, char *spec)
 {
 	struct share *s = new_share(c, "--9p");
-	char *tag = cut(spec), *rest = cut(tag);
+	char *tag = cmd_cut(spec), *rest = cmd_cut(tag);
 	int status;
 
 	if (!s)
@@ -135,7 +124,7 @@ static int add_root(struct config *c, const struct share *root)
 int share_root(struct config *c, char *spec)
 {
 	struct share s = { .tag = ROOT_TAG, .at = "/", .export.map = default_map() };
-	int status = take_options("-d", cut(spec), &s.export, &c->overlay);
+	int status = take_options("-d", cmd_cut(spec), &s.export, &c->overlay);
 
 	s.export.dir = spec;
 	s.export.ro |= c->overlay;

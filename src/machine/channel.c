@@ -341,14 +341,14 @@ static void channel_more(struct con *con)
 	loop_post(c->loop, &c->task);
 }
 
-void channel_reset(struct channel *c)
+static void reset(struct channel *c, bool for_good)
 {
 	c->hello = c->confused = c->held = false;
 	bytes_cut(&c->in, c->in.len);
 	bytes_cut(&c->out, c->out.len);
 	for (struct session *s = c->sessions, *next; s; s = next) {
 		next = s->next;
-		s->over |= s->begun;
+		s->over |= s->begun || for_good;
 		if (s->over && (s->gone || !s->out.len))
 			session_free(s);
 		else
@@ -358,7 +358,12 @@ void channel_reset(struct channel *c)
 
 static void channel_attached(struct con *con)
 {
-	channel_reset(container_of(con, struct channel, con));
+	reset(container_of(con, struct channel, con), false);
+}
+
+void channel_end(struct channel *c)
+{
+	reset(c, true);
 }
 
 /* Beginning and end. */

@@ -29,8 +29,8 @@ struct con *channel_con(struct channel *c);
  */
 int channel_attach(struct channel *c, int fd, bool main, struct err *err);
 
-/* The guest is no more: every session that has begun is over, with what it has said by now. */
-void channel_reset(struct channel *c);
+/* There will be no more boot: every session is over, with what the guest has said by now. */
+void channel_end(struct channel *c);
 
 /* Asks init to end what runs and to power off, if it listens. */
 void channel_poweroff(struct channel *c);

@@ -5,11 +5,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "block/block.h"
 #include "fs/p9.h"
 
 struct guest_command;
 
 #define CONFIG_SHARES_MAX 32
+#define CONFIG_DISKS_MAX  64
+
+/* A disk of the guest's; the first one is vda. */
+struct disk {
+	const char *path;
+	struct blk_options opt;
+	unsigned queues;    /* 0: one for each vCPU, at most 8 */
+	bool stop_on_error; /* pauses the machine instead of telling the guest */
+	const char *serial; /* or NULL */
+	uint32_t block;     /* what the guest takes for a sector; 0: 512 */
+};
 
 /* A folder of the host's, which the guest mounts by its tag. Strings are the command's. */
 struct share {
@@ -26,6 +38,9 @@ struct config {
 	const char *initrd;      /* path, or NULL: made on the fly */
 	const char *modules_dir; /* where the kernel's modules are, or NULL: looked for */
 	const char *cmdline;     /* the whole of it */
+	struct disk disk[CONFIG_DISKS_MAX];
+	unsigned ndisks;
+	bool disk_root; /* the root is on the first disk: look where */
 	struct share share[CONFIG_SHARES_MAX];
 	unsigned nshares;        /* those that our init mounts are there only with it */
 	bool overlay;            /* what is written to the root stays in the guest's memory */

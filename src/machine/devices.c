@@ -4,6 +4,8 @@
 #include "base/loop_thread.h"
 #include "bus/pci.h"
 #include "guest/frames.h"
+#include "machine/disks.h"
+#include "virtio/blk.h"
 #include "virtio/console.h"
 #include "virtio/p9.h"
 #include "virtio/pci.h"
@@ -11,7 +13,9 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /*
  * How it works
@@ -28,12 +32,24 @@ struct placed {
 	struct virtio_pci *pci;
 };
 
+#define IO_THREADS 16
+#define QUEUES_MAX 8 /* of a disk, unless the user wants more */
+
+struct disk_at {
+	struct devices *devices;
+	char name[16];
+	struct vblk *vblk;
+};
+
 struct devices {
 	struct devices_config cfg;
 	struct vconsole *console;
 	struct rng *rng;
 	struct loop_thread *fs_thread; /* home of the shares; NULL without any */
 	struct vp9 *share[CONFIG_SHARES_MAX];
+	unsigned nio;
+	struct loop_thread *io[IO_THREADS]; /* homes of the disks' queues */
+	struct disk_at disk[CONFIG_DISKS_MAX];
 	unsigned n;
 	struct placed placed[MAX_DEVICES];
 };
@@ -94,9 +110,85 @@ static int make_shares(struct devices *d, struct err *err)
 	return error;
 }
 
+/* Queues of disk @i. */
+static unsigned disk_queues(const struct config *cfg, unsigned i)
+{
+	unsigned n = cfg->disk[i].queues;
+
+	if (!n)
+		n = cfg->ncpus < QUEUES_MAX ? cfg->ncpus : QUEUES_MAX;
+	return n < VBLK_MAX_QUEUES ? n : VBLK_MAX_QUEUES;
+}
+
+/* As many threads as the disk with most queues has, but not more than the host has processors. */
+static int make_io_threads(struct devices *d, struct err *err)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned want = 0;
+	int error = 0;
+
+	for (unsigned i = 0; i < d->cfg.cfg->ndisks; i++)
+		if (disk_queues(d->cfg.cfg, i) > want)
+			want = disk_queues(d->cfg.cfg, i);
+	if (cpus > 0 && want > (unsigned long)cpus)
+		want = (unsigned)cpus;
+	while (!error && d->nio < want && d->nio < IO_THREADS) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "kvm-io%u", d->nio);
+		error = loop_thread_new(name, &d->io[d->nio], err);
+		d->nio += !error;
+	}
+	return error;
+}
+
+static void on_disk_failed(void *arg, int error)
+{
+	struct disk_at *at = arg;
+	struct devices *d = at->devices;
+
+	d->cfg.disk_failed(d->cfg.opaque, (unsigned)(at - d->disk), error);
+}
+
+static int make_disk(struct devices *d, unsigned i, struct loop *const *loops, struct err *err)
+{
+	const struct disk *disk = &d->cfg.cfg->disk[i];
+	struct disk_at *at = &d->disk[i];
+	struct vblk_config vc = {
+		.name = at->name,
+		.serial = disk->serial,
+		.image = disks_image(d->cfg.disks, i),
+		.nqueues = disk_queues(d->cfg.cfg, i),
+		.loops = loops,
+		.nloops = d->nio,
+		.block = disk->block ? disk->block : 512,
+		.failed = disk->stop_on_error ? on_disk_failed : NULL,
+		.arg = at,
+	};
+	int error;
+
+	at->devices = d;
+	snprintf(at->name, sizeof(at->name), "disk%u", i);
+	error = vblk_new(&vc, d->cfg.mem, &at->vblk, err);
+	return error ? error : place(d, vblk_dev(at->vblk), err);
+}
+
+static int make_disks(struct devices *d, struct err *err)
+{
+	struct loop *loops[IO_THREADS];
+	int error = make_io_threads(d, err);
+
+	for (unsigned i = 0; i < d->nio; i++)
+		loops[i] = loop_thread_loop(d->io[i]);
+	for (unsigned i = 0; !error && i < d->cfg.cfg->ndisks; i++)
+		error = make_disk(d, i, loops, err);
+	return error;
+}
+
 int devices_new(const struct devices_config *dc, struct devices **out, struct err *err)
 {
-	static int (*const table[])(struct devices * d, struct err * err) = { make_rng, make_console, make_shares };
+	static int (*const table[])(struct devices * d, struct err * err) = { make_rng, make_console, make_shares,
+		                                                              make_disks };
 	struct devices *d = calloc(1, sizeof(*d));
 	int error = 0;
 
@@ -120,6 +212,10 @@ void devices_free(struct devices *d)
 		virtio_dev_stop(d->placed[i].dev);
 	for (unsigned i = 0; i < d->n; i++)
 		virtio_pci_free(d->placed[i].pci);
+	for (unsigned i = 0; i < CONFIG_DISKS_MAX; i++)
+		vblk_free(d->disk[i].vblk);
+	for (unsigned i = 0; i < d->nio; i++)
+		loop_thread_free(d->io[i]);
 	loop_thread_stop(d->fs_thread);
 	for (unsigned i = 0; i < CONFIG_SHARES_MAX; i++)
 		vp9_free(d->share[i]);

@@ -18,6 +18,10 @@ struct devices_config {
 	struct vm *vm;
 	struct con *hvc;     /* what hvc0 is connected to, NULL: there is none */
 	struct con *channel; /* likewise the port of our init */
+	struct disks *disks; /* the images */
+	/* on-error=stop: a request of disk @i waits because of @error (-errno). An I/O thread. */
+	void (*disk_failed)(void *opaque, unsigned i, int error);
+	void *opaque;
 };
 
 int devices_new(const struct devices_config *dc, struct devices **out, struct err *err);

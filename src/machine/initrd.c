@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +26,14 @@ static int write_initramfs(void *opaque, uint8_t *to, struct err *err)
 	return initramfs_write(opaque, to, err);
 }
 
+/* ext4's driver does for its elder brothers. */
+static bool is_ext(const char *type)
+{
+	return !strncmp(type, "ext", 3);
+}
+
 /* In the order of loading; a module that the kernel has built in is no trouble. */
-static void choose_modules(const struct config *cfg, const char *names[MAX_MODULES])
+static void choose_modules(const struct config *cfg, const struct root *root, const char *names[MAX_MODULES])
 {
 	unsigned n = 0;
 
@@ -39,6 +46,10 @@ static void choose_modules(const struct config *cfg, const char *names[MAX_MODUL
 	}
 	if (cfg->overlay)
 		names[n++] = "overlay";
+	if (cfg->ndisks)
+		names[n++] = "virtio_blk";
+	for (unsigned i = 0; root->types[i]; i++)
+		names[n++] = is_ext(root->types[i]) ? "ext4" : root->types[i];
 	names[n++] = "virtio-rng";
 	names[n++] = "button"; /* the power button */
 	names[n++] = "evdev";
@@ -46,8 +57,11 @@ static void choose_modules(const struct config *cfg, const char *names[MAX_MODUL
 }
 
 /* What this machine cannot do without. */
-static bool is_needed(const struct config *cfg, const char *module)
+static bool is_needed(const struct config *cfg, const struct root *root, const char *module)
 {
+	if (cfg->disk_root &&
+	    (!strcmp(module, "virtio_blk") || !strcmp(module, is_ext(root->type) ? "ext4" : root->type)))
+		return true;
 	if (cfg->command && !strcmp(module, "virtio_console"))
 		return true;
 	if (config_share_root(cfg) && (!strcmp(module, "9p") || !strcmp(module, "9pnet_virtio")))
@@ -55,12 +69,12 @@ static bool is_needed(const struct config *cfg, const char *module)
 	return cfg->overlay && !strcmp(module, "overlay");
 }
 
-static int check_modules(const struct config *cfg, const struct initramfs *r, struct err *err)
+static int check_modules(const struct config *cfg, const struct root *root, const struct initramfs *r, struct err *err)
 {
 	const char *name;
 
 	for (unsigned i = 0; (name = initramfs_unknown(r, i)); i++)
-		if (is_needed(cfg, name))
+		if (is_needed(cfg, root, name))
 			return err_set(err, -ENOENT, "kernel %s: it has no %s, neither built in nor as a module",
 			               cfg->kernel, name);
 	return 0;
@@ -99,7 +113,7 @@ static void add_word(struct bytes *b, const char *word)
 	add(b, "\"");
 }
 
-static char *make_orders(const struct config *cfg)
+static char *make_orders(const struct config *cfg, const struct root *root)
 {
 	struct bytes b = { 0 };
 
@@ -107,6 +121,8 @@ static char *make_orders(const struct config *cfg)
 	if (config_share_root(cfg))
 		add(&b, "root 9p:%s 9p %s,%s\n", cfg->share[0].tag, cfg->overlay ? CACHE_READ : CACHE_WRITE,
 		    cfg->share[0].export.ro ? "ro" : "rw");
+	if (cfg->disk_root)
+		add(&b, "root %s %s %s\n", root->source, root->type, cfg->disk[0].opt.read_only ? "ro" : "rw");
 	if (cfg->overlay)
 		add(&b, "overlay\n");
 	for (unsigned i = config_share_root(cfg); i < cfg->nshares; i++) {
@@ -118,8 +134,8 @@ static char *make_orders(const struct config *cfg)
 	}
 	if (cfg->command)
 		add(&b, "then serve\n");
-	else if (cfg->switch_root)
-		add(&b, "then switch_root %s\n", cfg->switch_root);
+	else if (cfg->switch_root || cfg->disk_root)
+		add(&b, "then switch_root %s\n", cfg->switch_root ? cfg->switch_root : "");
 	else if (config_share_root(cfg))
 		add(&b, "then shell\n");
 	if (!b.len || bytes_add(&b, "", 1)) {
@@ -145,7 +161,8 @@ static int without_modules(const struct config *cfg, struct initramfs_config *ic
 	return initramfs_new(ic, out, err);
 }
 
-int initrd_make(const struct config *cfg, struct arch_image *im, struct initramfs **out, struct err *err)
+int initrd_make(const struct config *cfg, const struct root *root, struct arch_image *im, struct initramfs **out,
+                struct err *err)
 {
 	const char *names[MAX_MODULES];
 	struct initramfs_config ic = {
@@ -155,19 +172,19 @@ int initrd_make(const struct config *cfg, struct arch_image *im, struct initramf
 		.modules = names,
 	};
 	struct arch_initrd rd = { .write = write_initramfs };
-	char *orders = make_orders(cfg);
+	char *orders = make_orders(cfg, root);
 	int error;
 
 	if (!orders)
 		return err_set(err, -ENOMEM, "out of memory");
 	*out = NULL;
-	choose_modules(cfg, names);
+	choose_modules(cfg, root, names);
 	ic.orders = orders;
 	error = initramfs_new(&ic, out, err);
 	if (error == -ENOENT)
 		error = without_modules(cfg, &ic, out, err);
 	if (!error)
-		error = check_modules(cfg, *out, err);
+		error = check_modules(cfg, root, *out, err);
 	free(orders);
 	if (error)
 		return error;

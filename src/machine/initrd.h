@@ -6,12 +6,14 @@
 #include "base/err.h"
 #include "guest/initramfs.h"
 #include "machine/config.h"
+#include "machine/root.h"
 
 /*
  * The initrd for a user who names none: our init and the modules that the
- * devices of @cfg need, given to @im. @out (NULL when @im is no Linux kernel)
- * is the caller's and must outlive every boot of @im.
+ * devices of @cfg and @root need, given to @im. @root is what was found on the disks. @out (NULL when @im is no Linux
+ * kernel) is the caller's and must outlive every boot of @im.
  */
-int initrd_make(const struct config *cfg, struct arch_image *im, struct initramfs **out, struct err *err);
+int initrd_make(const struct config *cfg, const struct root *root, struct arch_image *im, struct initramfs **out,
+                struct err *err);
 
 #endif

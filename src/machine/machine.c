@@ -182,6 +182,9 @@ static int make_devices(struct machine *m, struct err *err)
 		.vm = m->vm,
 		.hvc = m->parts.hvc,
 		.channel = m->parts.channel,
+		.disks = m->parts.disks,
+		.disk_failed = m->parts.disk_failed,
+		.opaque = m->parts.opaque,
 	};
 
 	return devices_new(&dc, &m->devices, err);

@@ -16,6 +16,7 @@
  * (image, consoles) is lent by the session.
  */
 struct machine;
+struct disks;
 
 enum machine_event {
 	MACHINE_POWEROFF,
@@ -33,6 +34,9 @@ struct machine_parts {
 	struct con *com[ARCH_COMS];
 	struct con *hvc;     /* the virtio console's, or NULL */
 	struct con *channel; /* the port's that our init serves, or NULL */
+	struct disks *disks;
+	/* A request of disk @i waits for machine_resume(), because of @error (-errno). Any thread. */
+	void (*disk_failed)(void *opaque, unsigned i, int error);
 	/* The first event of this boot, once; its vCPUs are stopping. Any thread. */
 	void (*event)(void *opaque, enum machine_event ev, unsigned code);
 	/* The guest tells a panic, by pvpanic; it goes on, and may have yet to print why. Any thread. */

@@ -11,6 +11,7 @@
 #include "console/stdio.h"
 #include "machine/channel.h"
 #include "machine/control.h"
+#include "machine/disks.h"
 #include "machine/exec.h"
 #include "machine/initrd.h"
 #include "machine/machine.h"
@@ -69,6 +70,7 @@ struct session {
 	struct initramfs *initramfs; /* ours, where the user has given no initrd; or NULL */
 	struct con *con;             /* the guest's console: standard input and output, or nobody's (@mute) */
 	bool mute;
+	struct disks *disks;
 	struct con *sink; /* where ttyS0 writes to when hvc0 has the console, or NULL */
 	struct machine *m;
 
@@ -82,6 +84,11 @@ struct session {
 	bool begun;              /* the guest has got to it */
 	int status;              /* its own, -1: not told */
 	unsigned draining;       /* who is waited for in drain() */
+
+	/* The last disk that failed and waits: written by any thread before the task is posted. */
+	struct loop_task disk_task;
+	_Atomic unsigned failed_disk;
+	_Atomic int disk_error;
 
 	struct control *control; /* NULL: there is no socket */
 	uint64_t started;        /* CLOCK_MONOTONIC, ns */
@@ -560,7 +567,7 @@ static int drain(struct session *s, struct err *err)
 		loop_timer_set(s->loop, &s->timeout, DRAIN_NS);
 	s->draining = !s->mute + (s->exec && s->status < 0);
 	if (s->channel)
-		channel_reset(s->channel); /* the command's end is told, or it never is */
+		channel_end(s->channel); /* the command's end is told, or it never is */
 	if (!s->mute)
 		stdio_drain(s->con, on_drained, s);
 	if (s->draining)
@@ -568,6 +575,33 @@ static int drain(struct session *s, struct err *err)
 	if (s->exec)
 		judge_command(s);
 	return error ? err_sys(err, error, "waiting for events") : 0;
+}
+
+/* on-error=stop: the guest sees nothing of it. What was meanwhile tried again or paused makes no difference. */
+static void on_disk_task(struct loop_task *t)
+{
+	struct session *s = container_of(t, struct session, disk_task);
+	unsigned i = s->failed_disk;
+	struct err err;
+
+	if (s->over || !s->m || s->paused)
+		return;
+	if (machine_pause(s->m, &err)) {
+		log_line("disk%u: %s: the machine cannot be paused: %s", i, strerror(s->disk_error), err.msg);
+		return;
+	}
+	s->paused = true;
+	log_line("disk%u (%s): %s: the machine is paused; `kvm resume %s` tries again", i, s->cfg->disk[i].path,
+	         strerror(s->disk_error), s->cfg->name);
+}
+
+static void on_disk_failed(void *opaque, unsigned i, int error)
+{
+	struct session *s = opaque;
+
+	s->failed_disk = i;
+	s->disk_error = -error;
+	loop_post(s->loop, &s->disk_task);
 }
 
 static void on_command_started(void *opaque)
@@ -595,6 +629,8 @@ static int start(struct session *s, struct err *err)
 		.com = { s->sink ? s->sink : s->con }, /* the others are unplugged */
 		.hvc = s->sink ? s->con : NULL,
 		.channel = s->channel ? channel_con(s->channel) : NULL,
+		.disks = s->disks,
+		.disk_failed = on_disk_failed,
 		.event = on_event,
 		.panic = on_panic,
 		.opaque = s,
@@ -604,6 +640,7 @@ static int start(struct session *s, struct err *err)
 	con_tail_clear(s->con);
 	s->event_task = (struct loop_task){ .cb = on_event_task };
 	s->panic_task = (struct loop_task){ .cb = on_panic_task };
+	s->disk_task = (struct loop_task){ .cb = on_disk_task };
 	s->panicked = false;
 	error = machine_new(s->cfg, &parts, &s->m, err);
 	if (!error && s->paused)
@@ -640,6 +677,7 @@ static int boot(struct session *s, struct err *err)
 	machine_stop(s->m);
 	loop_task_del(s->loop, &s->event_task); /* an event that came too late */
 	loop_task_del(s->loop, &s->panic_task);
+	loop_task_del(s->loop, &s->disk_task);
 	loop_timer_del(s->loop, &s->panic_timer);
 	if (!s->over)
 		judge(s);
@@ -715,13 +753,19 @@ static int open_command(struct session *s, struct err *err)
 /* Our init, and the way to it, where the user gives none. */
 static int open_guest(struct session *s, struct err *err)
 {
-	int error;
+	struct root root = { .type = NULL };
+	int error = 0;
 
 	if (s->cfg->initrd || !arch_image_is_linux(s->image))
 		return s->cfg->command
 		               ? err_set(err, -EINVAL, "a command wants our own init: no -i, and a Linux kernel")
 		               : 0;
-	error = initrd_make(s->cfg, s->image, &s->initramfs, err);
+	for (unsigned i = 0; i < s->cfg->ndisks; i++)
+		root_look(disks_image(s->disks, i), &root);
+	if (s->cfg->disk_root)
+		error = root_find(disks_image(s->disks, 0), &root, err);
+	if (!error)
+		error = initrd_make(s->cfg, &root, s->image, &s->initramfs, err);
 	return error ? error : channel_new(s->loop, &s->channel, err);
 }
 
@@ -738,6 +782,8 @@ static int open_all(struct session *s, struct err *err)
 		unpack_kernel(s->image, s->cfg->kernel);
 	if (!error)
 		error = loop_new(&s->loop, err);
+	if (!error && s->cfg->ndisks)
+		error = disks_open(s->cfg, &s->disks, err);
 	if (!error)
 		error = open_guest(s, err);
 	if (!error)
@@ -771,6 +817,7 @@ static void close_all(struct session *s)
 	if (s->signals.fd >= 0)
 		close(s->signals.fd);
 	loop_free(s->loop);
+	disks_close(s->disks);
 	arch_image_free(s->image);
 	initramfs_free(s->initramfs);
 	free(s->panic);

@@ -41,8 +41,8 @@ def machine(tmp_path_factory, linux_obstacle, share):
     tmp = tmp_path_factory.mktemp("machine")
     # pylint: disable-next=consider-using-with
     m = vm.Vm(tmp, *kernel(), "--name", "m", "--rwdir", share, "--9p", f"{share},ro-share,ro", "--env", "A=b c",
-              "--", "sh", "-c", 'echo "@ready $A"; read line; echo "got $line"; echo oops >&2; exit 42', stdin="pipe")
-    m.killer.cancel()  # each command has its own
+              "--", "sh", "-c", 'echo "@ready $A"; read line; echo "got $line"; echo oops >&2; exit 42', stdin="pipe",
+              patience=10 * vm.PATIENCE)
     m.out.wait_for("@ready b c")
     yield m
     m.kill()

@@ -236,6 +236,20 @@ def test_duplicate(machine, kvm, guests, rundir):
     assert os.listdir(rundir) == ["m.sock"]
 
 
+def test_disks_are_found(kvm, guests, tmp_path):
+    """32 disks, each a function on the PCI bus; a second machine may not have them, and one that only reads may not either."""
+    args = []
+    for i in range(32):
+        (tmp_path / f"d{i}").write_bytes(bytes(4096))
+        args += ["-d", tmp_path / f"d{i}"]
+    m = kvm("-k", guests("deaf"), "-m", 16, "--name", "holder", *args)
+    m.out.wait_for("^up")
+    for more in "", ",ro":
+        second = kvm("-k", guests("deaf"), "-m", 16, "-d", f"{tmp_path}/d7{more}")
+        second.ends("error", 1)
+        assert f"{tmp_path}/d7" in second.err.text() and str(m.process.pid) in second.err.text()
+
+
 def test_killed(machine, rundir):
     """kill -9 leaves nothing that blocks the next start, and list cleans up."""
     for _ in range(5):

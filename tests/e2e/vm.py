@@ -71,7 +71,7 @@ class Stream:
 class Vm:
     """kvm run ARGS. stdin: "null", "pipe", "closed" or a descriptor; stdout: "pipe", "closed" or a descriptor."""
 
-    def __init__(self, tmp, *args, stdin="null", stdout="pipe", **popen):
+    def __init__(self, tmp, *args, stdin="null", stdout="pipe", patience=PATIENCE, **popen):
         self.status_file = os.path.join(tmp, "status")
         self.argv = [KVM, "run", "--status-file", self.status_file, *map(str, args)]
         popen.setdefault("env", dict(os.environ, XDG_CACHE_HOME=CACHE))
@@ -83,7 +83,7 @@ class Vm:
                                         stderr=subprocess.PIPE, **popen)
         self.out = Stream(self.process.stdout.fileno()) if stdout == "pipe" else None
         self.err = Stream(self.process.stderr.fileno())
-        self.killer = threading.Timer(PATIENCE, self.process.kill)
+        self.killer = threading.Timer(patience, self.process.kill)
         self.killer.start()
 
     def type(self, data):

@@ -447,6 +447,11 @@ static void reset(void **state)
 	assert_true(session_of(f) > 0);
 	close(waiting);
 	turn(f);
+	waiting = client(f, false);
+	channel_end(f->ch); /* for good: nobody waits any more */
+	turn(f);
+	assert_true(closed(waiting));
+	close(waiting);
 }
 
 static void too_many(void **state)

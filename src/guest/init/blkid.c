@@ -232,6 +232,15 @@ bool blkid_probe(struct blk_reader *r, struct blkid *out)
 	return false;
 }
 
+/* From LBA @first to @last, if that can be. */
+static void put_extent(struct partid *out, unsigned sector, uint64_t first, uint64_t last)
+{
+	if (!first || last < first || last >= UINT64_MAX / 2 / sector)
+		return;
+	out->start = first * sector;
+	out->len = (last - first + 1) * sector;
+}
+
 /* UEFI specification, section 5.3: header at LBA 1, then an array of entries. */
 static bool probe_gpt(struct blk_reader *r, unsigned sector, unsigned nr, struct partid *out)
 {
@@ -251,6 +260,7 @@ static bool probe_gpt(struct blk_reader *r, unsigned sector, unsigned nr, struct
 		return false;
 	put_guid(out->uuid, e + 16);
 	put_utf16(out->name, e + 56, 36);
+	put_extent(out, sector, le64(e + 32), le64(e + 40));
 	return true;
 }
 
@@ -265,6 +275,11 @@ bool partid_probe(struct blk_reader *r, unsigned sector, unsigned nr, struct par
 	for (unsigned i = 0; i < 4; i++)
 		if (mbr[TABLE + 16 * i + TYPE] == PROTECTIVE)
 			return probe_gpt(r, sector, nr, out);
+	if (nr <= 4 && le32(mbr + TABLE + 16 * (nr - 1) + 12)) {
+		const uint8_t *e = mbr + TABLE + 16 * (nr - 1);
+
+		put_extent(out, sector, le32(e + 8), (uint64_t)le32(e + 8) + le32(e + 12) - 1);
+	}
 	if (!le32(mbr + 440))
 		return false;
 	snprintf(out->uuid, sizeof(out->uuid), "%08x-%02x", le32(mbr + 440), nr);

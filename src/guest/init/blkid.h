@@ -24,6 +24,7 @@ struct blkid {
 struct partid {
 	char uuid[37];
 	char name[36 * 3 + 1]; /* UTF-8; GPT only */
+	uint64_t start, len;   /* bytes; of a logical partition (5 and up in an MBR) 0 */
 };
 
 /* Returns whether anything is known; @out is filled in every case. */
