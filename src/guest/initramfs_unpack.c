@@ -12,8 +12,8 @@
  * stream or frame, is an error. Output is limited to FILE_MAX.
  */
 #include "guest/initramfs_unpack.h"
+#include "base/library.h"
 #include "guest/file.h"
-#include "guest/library.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -18,8 +18,8 @@
  * its log: any error there becomes ours.
  */
 #include "guest/modules.h"
+#include "base/library.h"
 #include "guest/file.h"
-#include "guest/library.h"
 #include "guest/modules_impl.h"
 
 #include <errno.h>

@@ -8,10 +8,10 @@
  * KVM_TEST_MODULES names a real kernel's lib/modules/V; without it the one that
  * tests/images/get-kernel fetches is used.
  */
+#include "base/library.h"
 #include "guest/file.h"
 #include "guest/initramfs.h"
 #include "guest/initramfs_unpack.h"
-#include "guest/library.h"
 #include "guest/modules.h"
 #include "guest/newc.h"
 
