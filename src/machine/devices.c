@@ -3,6 +3,7 @@
 
 #include "bus/pci.h"
 #include "virtio/console.h"
+#include "virtio/net.h"
 #include "virtio/pci.h"
 #include "virtio/rng.h"
 
@@ -29,6 +30,7 @@ struct devices {
 	struct devices_config cfg;
 	struct vconsole *console;
 	struct rng *rng;
+	struct vnet *net;
 	unsigned n;
 	struct placed placed[MAX_DEVICES];
 };
@@ -68,9 +70,22 @@ static int make_console(struct devices *d, struct err *err)
 	return error ? error : place(d, vconsole_dev(d->console), err);
 }
 
+static int make_net(struct devices *d, struct err *err)
+{
+	struct vnet_config vc = { .name = "net0", .nic = d->cfg.nic };
+	int error;
+
+	if (!d->cfg.nic)
+		return 0;
+	vc.mtu = d->cfg.nic->mtu;
+	net_config_mac(&d->cfg.cfg->net, d->cfg.cfg->name, vc.mac);
+	error = vnet_new(&vc, d->cfg.mem, d->cfg.loop, &d->net, err);
+	return error ? error : place(d, vnet_dev(d->net), err);
+}
+
 int devices_new(const struct devices_config *dc, struct devices **out, struct err *err)
 {
-	static int (*const table[])(struct devices * d, struct err * err) = { make_rng, make_console };
+	static int (*const table[])(struct devices * d, struct err * err) = { make_rng, make_console, make_net };
 	struct devices *d = calloc(1, sizeof(*d));
 	int error = 0;
 
@@ -94,6 +109,7 @@ void devices_free(struct devices *d)
 		virtio_dev_stop(d->placed[i].dev);
 	for (unsigned i = 0; i < d->n; i++)
 		virtio_pci_free(d->placed[i].pci);
+	vnet_free(d->net);
 	vconsole_free(d->console);
 	rng_free(d->rng);
 	free(d);

@@ -2,6 +2,7 @@
 #include "machine/initrd.h"
 
 #include "base/log.h"
+#include "machine/net.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,6 +23,8 @@ static void choose_modules(const struct config *cfg, const char *names[MAX_MODUL
 	names[n++] = "virtio_pci";
 	if (cfg->virtio_console)
 		names[n++] = "virtio_console";
+	if (cfg->net.kind != NET_NONE)
+		names[n++] = "virtio_net";
 	names[n++] = "virtio-rng";
 	names[n++] = "button"; /* the power button */
 	names[n++] = "evdev";
@@ -47,7 +50,7 @@ static int without_modules(const struct config *cfg, struct initramfs_config *ic
 int initrd_make(const struct config *cfg, struct arch_image *im, struct initramfs **out, struct err *err)
 {
 	const char *names[MAX_MODULES];
-	char orders[128];
+	char orders[512], net[256];
 	struct initramfs_config ic = {
 		.kernel_version = arch_image_version(im)[0] ? arch_image_version(im) : NULL,
 		.kernel_path = cfg->kernel,
@@ -62,7 +65,8 @@ int initrd_make(const struct config *cfg, struct arch_image *im, struct initramf
 	if (!arch_image_is_linux(im))
 		return 0;
 	choose_modules(cfg, names);
-	snprintf(orders, sizeof(orders), "hostname %s\n", cfg->name);
+	machine_net_orders(cfg, net, sizeof(net));
+	snprintf(orders, sizeof(orders), "hostname %s\n%s", cfg->name, net);
 	error = initramfs_new(&ic, out, err);
 	if (error == -ENOENT)
 		error = without_modules(cfg, &ic, out, err);

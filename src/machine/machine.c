@@ -181,6 +181,7 @@ static int make_devices(struct machine *m, struct err *err)
 		.board = m->board,
 		.vm = m->vm,
 		.hvc = m->parts.hvc,
+		.nic = m->parts.nic,
 	};
 
 	return devices_new(&dc, &m->devices, err);

@@ -32,6 +32,7 @@ struct machine_parts {
 	struct loop *loop; /* the main loop: home of slow devices */
 	struct con *com[ARCH_COMS];
 	struct con *hvc; /* the virtio console's, or NULL */
+	struct nic *nic; /* the network's back end, or NULL */
 	/* The first event of this boot, once; its vCPUs are stopping. Any thread. */
 	void (*event)(void *opaque, enum machine_event ev, unsigned code);
 	/* The guest tells a panic, by pvpanic; it goes on, and may have yet to print why. Any thread. */

@@ -11,6 +11,7 @@
 #include "machine/control.h"
 #include "machine/initrd.h"
 #include "machine/machine.h"
+#include "machine/net.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -57,6 +58,7 @@ struct session {
 	struct initramfs *initramfs; /* ours, where the user has given no initrd; or NULL */
 	struct con *con;
 	struct con *sink; /* where ttyS0 writes to when hvc0 has the console, or NULL */
+	struct machine_net net;
 	struct machine *m;
 
 	struct loop_fd signals;
@@ -325,6 +327,7 @@ static int open_control(struct session *s, struct err *err)
 		                     .opaque = s,
 		                     .name = s->cfg->name,
 		                     .kernel = s->cfg->kernel,
+		                     .address = s->net.address,
 		                     .ncpus = s->cfg->ncpus,
 		                     .mem = s->cfg->mem };
 	int error = control_new(&cc, &s->control, err);
@@ -477,6 +480,7 @@ static int start(struct session *s, struct err *err)
 		.loop = s->loop,
 		.com = { s->sink ? s->sink : s->con }, /* the others are unplugged */
 		.hvc = s->sink ? s->con : NULL,
+		.nic = s->net.nic,
 		.event = on_event,
 		.panic = on_panic,
 		.opaque = s,
@@ -578,6 +582,8 @@ static int open_all(struct session *s, struct err *err)
 	if (!error)
 		error = take_signals(s, err);
 	if (!error)
+		error = machine_net_open(s->cfg, &s->net, err);
+	if (!error)
 		error = open_control(s, err);
 	if (!error)
 		error = stdio_new(s->loop, &hooks, &s->con, err);
@@ -591,6 +597,7 @@ static void close_all(struct session *s)
 	sink_free(s->sink);
 	stdio_free(s->con);
 	control_free(s->control, end_reason_name(s->over ? s->end.reason : END_ERROR));
+	machine_net_close(&s->net);
 	if (s->loop) {
 		loop_timer_del(s->loop, &s->timeout);
 		loop_timer_del(s->loop, &s->grace);

@@ -12,8 +12,7 @@ import vm
 from guests import guest
 
 TO_COME = ["-d disk", "--9p dir,tag", "--fs dir,tag", "--vsock 3", "--sandbox=off", "--trace=virtq",
-           "--pcap file", "--fault=disk0:eio", "--rw", "--rwdir dir", "--env A=b", "-n user", "-n virtio",
-           "image", "-- /bin/true"]
+           "--fault=disk0:eio", "--rw", "--rwdir dir", "--env A=b", "image", "-- /bin/true"]
 MISTAKES = {"--wrong": "--wrong is not an option", "-x": "-x is not an option", "-k": "-k needs a value",
             "--mem": "--mem needs a value",
             "-m 1x": "'1x' is not a size", "-m ''": "'' is not a size", "-m -5": "'-5' is not a size",
@@ -22,7 +21,8 @@ MISTAKES = {"--wrong": "--wrong is not an option", "-x": "-x is not an option", 
             "--timeout x": "number of seconds", "--grace -1": "number of seconds", "--grace 1e9": "number of seconds",
             "--timeout 99999999999": "too long",
             "--name ''": "not a name", "--name a/b": "not a name", f"--name {'a' * 65}": "not a name",
-            "one two": "one image"}
+            "-n slirp": "'slirp' is none of", "-n user,mtu=1": "not between 68 and 65520",
+            "-n tap,queues=99": "not between 1 and 16", "-n none,mac=1": "no option 'mac'", "one two": "one image"}
 
 
 def kvm(*args, **how):

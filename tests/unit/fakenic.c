@@ -137,6 +137,11 @@ static int use_offloads(struct nic *n, unsigned offloads)
 	return f->fail_set;
 }
 
+static void nic_free_fake(struct nic *n)
+{
+	fakenic_exit(of_nic(n));
+}
+
 void fakenic_init(struct fakenic *f, unsigned pairs, unsigned offloads)
 {
 	static const struct nic_ops ops = { .attach = attach,
@@ -144,7 +149,8 @@ void fakenic_init(struct fakenic *f, unsigned pairs, unsigned offloads)
 		                            .recv = nic_in,
 		                            .poll = nic_wants,
 		                            .set_pairs = use_pairs,
-		                            .set_offloads = use_offloads };
+		                            .set_offloads = use_offloads,
+		                            .free = nic_free_fake };
 
 	*f = (struct fakenic){ .nic = { .ops = &ops, .max_pairs = pairs, .offloads = offloads, .up = true },
 		               .task.cb = on_task,
