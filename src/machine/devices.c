@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "machine/devices.h"
 
+#include "base/log.h"
 #include "bus/pci.h"
+#include "vhost/net.h"
 #include "virtio/console.h"
 #include "virtio/net.h"
 #include "virtio/pci.h"
@@ -31,6 +33,7 @@ struct devices {
 	struct vconsole *console;
 	struct rng *rng;
 	struct vnet *net;
+	struct vnet_engine *engine; /* the network's, or NULL */
 	unsigned n;
 	struct placed placed[MAX_DEVICES];
 };
@@ -70,6 +73,26 @@ static int make_console(struct devices *d, struct err *err)
 	return error ? error : place(d, vconsole_dev(d->console), err);
 }
 
+/* vhost-net where the back end can have it; only vhost=on insists. */
+static int make_engine(struct devices *d, struct err *err)
+{
+	const struct tap_config *tap = &d->cfg.cfg->net.tap;
+	struct nic *nic = d->cfg.nic;
+	int fd[NIC_MAX_PAIRS], error;
+
+	if (tap->vhost == TAP_VHOST_OFF || (!nic->fd && tap->vhost == TAP_VHOST_AUTO))
+		return 0;
+	if (!nic->fd)
+		return err_set(err, -EINVAL, "-n tap: with vhost=on nothing passes that --pcap could see");
+	for (unsigned i = 0; i < nic->max_pairs; i++)
+		fd[i] = nic->fd(nic, i);
+	error = vhost_net_new(d->cfg.mem, d->cfg.loop, fd, nic->max_pairs, &d->engine, err);
+	if (!error || tap->vhost == TAP_VHOST_ON)
+		return error;
+	log_verbose("%s; going on without", err->msg);
+	return 0;
+}
+
 static int make_net(struct devices *d, struct err *err)
 {
 	struct vnet_config vc = { .name = "net0", .nic = d->cfg.nic };
@@ -78,6 +101,10 @@ static int make_net(struct devices *d, struct err *err)
 	if (!d->cfg.nic)
 		return 0;
 	vc.mtu = d->cfg.nic->mtu;
+	error = make_engine(d, err);
+	if (error)
+		return error;
+	vc.engine = d->engine;
 	net_config_mac(&d->cfg.cfg->net, d->cfg.cfg->name, vc.mac);
 	error = vnet_new(&vc, d->cfg.mem, d->cfg.loop, &d->net, err);
 	return error ? error : place(d, vnet_dev(d->net), err);
@@ -110,6 +137,7 @@ void devices_free(struct devices *d)
 	for (unsigned i = 0; i < d->n; i++)
 		virtio_pci_free(d->placed[i].pci);
 	vnet_free(d->net);
+	vhost_net_free(d->engine);
 	vconsole_free(d->console);
 	rng_free(d->rng);
 	free(d);

@@ -179,6 +179,19 @@ static int take_tap_mtu(struct net_config *c, const char *val, struct err *err)
 	return opt_uint("-n: mtu", val, USER_MIN_MTU, MAX_MTU, &c->tap.mtu, err);
 }
 
+static int take_vhost(struct net_config *c, const char *val, struct err *err)
+{
+	if (!strcmp(val, "auto"))
+		c->tap.vhost = TAP_VHOST_AUTO;
+	else if (!strcmp(val, "on"))
+		c->tap.vhost = TAP_VHOST_ON;
+	else if (!strcmp(val, "off"))
+		c->tap.vhost = TAP_VHOST_OFF;
+	else
+		return err_set(err, -EINVAL, "-n: vhost: '%s' is none of auto, on and off", val);
+	return 0;
+}
+
 static int take_fd(struct net_config *c, const char *val, struct err *err)
 {
 	unsigned fd;
@@ -202,15 +215,11 @@ static const struct option user_options[] = {
 };
 
 static const struct option tap_options[] = {
-	{ "if", true, take_if },
-	{ "bridge", true, take_bridge },
-	{ "script", true, take_script },
-	{ "downscript", true, take_downscript },
-	{ "queues", true, take_queues },
-	{ "mtu", true, take_tap_mtu },
-	{ "fd", true, take_fd },
-	{ "mac", true, take_mac },
-	{ 0 },
+	{ "if", true, take_if },         { "bridge", true, take_bridge },
+	{ "script", true, take_script }, { "downscript", true, take_downscript },
+	{ "queues", true, take_queues }, { "mtu", true, take_tap_mtu },
+	{ "vhost", true, take_vhost },   { "fd", true, take_fd },
+	{ "mac", true, take_mac },       { 0 },
 };
 
 static const struct option common_options[] = { { "mac", true, take_mac }, { 0 } };

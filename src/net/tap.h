@@ -19,7 +19,8 @@ struct tap_config {
 	char downscript[256];  /* and when we are done with it */
 	int fd;                /* an open interface, ours from now on; -1: none */
 	unsigned queues;       /* pairs */
-	unsigned mtu;          /* of an interface that we make; 0: as it is */
+	enum { TAP_VHOST_AUTO, TAP_VHOST_ON, TAP_VHOST_OFF } vhost; /* for who makes the device */
+	unsigned mtu;                                               /* of an interface that we make; 0: as it is */
 };
 
 /*

@@ -17,7 +17,8 @@
  * control queue: behind the first pair if the driver does not know of more.
  * Receiving is in net_rx.c, sending in net_tx.c, the control queue's commands
  * in net_control.c; what the driver wants to see of the traffic is in
- * net_filter.c. This file is the device around them.
+ * net_filter.c. This file is the device around them. Where there is an engine
+ * (net_engine.c) it takes the place of receiving and sending.
  *
  * Which offloads are offered is up to the back end. Segmentation of UDP is
  * not: Linux has dropped it and brought it back in another form.
@@ -95,6 +96,8 @@ static void vnet_start(struct virtio_dev *d, unsigned q)
 
 	if (!v->live++) /* not when one queue is reset by itself */
 		net_control_start(v);
+	if (v->engine && pair_of(v, q))
+		d->queue[q].away = net_engine_start(v, q);
 }
 
 static void vnet_kick(struct virtio_dev *d, unsigned q)
@@ -115,12 +118,19 @@ static void vnet_stop(struct virtio_dev *d, unsigned q)
 	struct vnet *v = of_dev(d);
 	struct net_pair *p = pair_of(v, q);
 
-	if (p && q % 2)
+	if (p && d->queue[q].away)
+		net_engine_stop(v, q);
+	else if (p && q % 2)
 		net_tx_stop(p);
 	else if (p)
 		net_rx_stop(p);
 	v->live--;
 	virtio_queue_stopped(d, q);
+}
+
+static void vnet_run(struct virtio_dev *d, unsigned q, bool on)
+{
+	net_engine_run(of_dev(d), q, on);
 }
 
 static const struct virtio_class vnet_class = {
@@ -131,6 +141,7 @@ static const struct virtio_class vnet_class = {
 	.queue_start = vnet_start,
 	.kick = vnet_kick,
 	.queue_stop = vnet_stop,
+	.queue_run = vnet_run,
 };
 
 static uint64_t features(const struct vnet *v, const struct vnet_config *cfg)
@@ -157,6 +168,8 @@ static void describe(struct vnet *v, const struct vnet_config *cfg)
 	memcpy(c.mac, cfg->mac, sizeof(c.mac));
 	memcpy(v->dev.config, &c, vnet_class.config_len);
 	v->dev.offered |= features(v, cfg);
+	if (v->engine)
+		v->dev.offered &= ~v->engine->lacks;
 }
 
 static int init_pairs(struct vnet *v, struct err *err)
@@ -196,6 +209,7 @@ int vnet_new(const struct vnet_config *cfg, const struct gmem *mem, struct loop 
 		return error;
 	}
 	v->nic = cfg->nic;
+	v->engine = cfg->engine;
 	memcpy(v->mac, cfg->mac, sizeof(v->mac));
 	describe(v, cfg);
 	client.dev = v;

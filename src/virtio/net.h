@@ -11,11 +11,23 @@
  */
 struct vnet;
 
+/*
+ * Somebody else who moves the frames, past the nic: the kernel (vhost/net.h).
+ * All on the home loop. What start() or run() return, 0 or -errno, is told.
+ */
+struct vnet_engine {
+	uint64_t lacks; /* features it cannot do, which are then not offered */
+	int (*start)(struct vnet_engine *e, struct virtio_dev *d, unsigned q, int irq_fd);
+	int (*run)(struct vnet_engine *e, unsigned q, bool on);
+	void (*stop)(struct vnet_engine *e, unsigned q); /* not running any more */
+};
+
 struct vnet_config {
 	const char *name; /* "net0"; outlives the device */
 	struct nic *nic;  /* outlives it, too */
 	uint8_t mac[6];
-	unsigned mtu; /* told to the driver; 0: it has its own idea */
+	unsigned mtu;               /* told to the driver; 0: it has its own idea */
+	struct vnet_engine *engine; /* NULL: frames go through the nic */
 };
 
 /* Frames, and those that went nowhere, by reason. On the home loop. */

@@ -59,6 +59,7 @@ static bool set_offloads(struct vnet *v, uint8_t cmd, const uint8_t *data, size_
 static void use_pairs(struct vnet *v, unsigned pairs)
 {
 	v->pairs = pairs;
+	net_engine_update(v);
 	for (unsigned i = 0; i < v->max_pairs; i++)
 		net_rx_pump(&v->pair[i]);
 }
@@ -70,7 +71,11 @@ static bool set_pairs(struct vnet *v, uint8_t cmd, const uint8_t *data, size_t n
 	if (cmd != VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET || n != sizeof(pairs) || !virtio_has(&v->dev, VIRTIO_NET_F_MQ))
 		return false;
 	memcpy(&pairs, data, sizeof(pairs));
-	if (!pairs || pairs > v->max_pairs || nic_set_pairs(v->nic, pairs))
+	if (!pairs || pairs > v->max_pairs)
+		return false;
+	if (pairs < v->pairs)
+		use_pairs(v, pairs); /* before the back end closes the others */
+	if (nic_set_pairs(v->nic, pairs))
 		return false;
 	use_pairs(v, pairs);
 	return true;

@@ -43,10 +43,19 @@ struct net_tx {
 	unsigned nvec;
 };
 
+/* A queue that the engine works on. */
+struct net_away {
+	struct loop_fd irq; /* where the transport has no eventfd of its own: ours, to be passed on; fd -1: it has */
+	struct net_pair *pair;
+	bool wanted; /* it shall run, if its pair is in use */
+	bool running;
+};
+
 struct net_pair {
 	struct vnet *v;
 	unsigned index;
-	short polled; /* as the back end was told */
+	struct net_away away[2]; /* receiving, sending */
+	short polled;            /* as the back end was told */
 	struct net_rx rx;
 	struct net_tx tx;
 };
@@ -54,6 +63,7 @@ struct net_pair {
 struct vnet {
 	struct virtio_dev dev;
 	struct nic *nic;
+	struct vnet_engine *engine;
 	uint8_t mac[6];
 	/* On the loop. */
 	struct vnet_stats stats;
@@ -91,6 +101,12 @@ void net_tx_pump(struct net_pair *p);
 /* Chains in hand go back into the ring. */
 void net_rx_stop(struct net_pair *p);
 void net_tx_stop(struct net_pair *p);
+
+/* The engine's queues. True: it works on @q now. */
+bool net_engine_start(struct vnet *v, unsigned q);
+void net_engine_run(struct vnet *v, unsigned q, bool on);
+void net_engine_stop(struct vnet *v, unsigned q);
+void net_engine_update(struct vnet *v); /* v->pairs has changed */
 
 /* The control queue. */
 void net_control_kick(struct vnet *v, unsigned q);

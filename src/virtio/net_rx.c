@@ -257,6 +257,8 @@ void net_rx_pump(struct net_pair *p)
 	unsigned budget = NET_TURN;
 	bool poll = true; /* when the budget is used up, there may be more */
 
+	if (p->v->dev.queue[net_rx_queue(p)].away)
+		return;
 	while (budget && pump_one(p, &poll))
 		budget--;
 	virtio_flush(&p->v->dev, net_rx_queue(p));

@@ -105,6 +105,8 @@ void net_tx_pump(struct net_pair *p)
 	struct virtq *ring;
 	bool full = false;
 
+	if (d->queue[q].away)
+		return;
 	while ((ring = net_ring(p->v, q)) && budget) {
 		if (!p->tx.held && !take(p, ring))
 			break;

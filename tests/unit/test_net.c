@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -55,10 +56,10 @@ static unsigned rnd(struct fixture *f, unsigned below)
 	return (unsigned)(f->seed >> 33) % below;
 }
 
-static struct fixture *setup_with(unsigned pairs, unsigned offloads)
+static struct fixture *setup_engine(unsigned pairs, unsigned offloads, struct vnet_engine *engine)
 {
 	struct fixture *f = calloc(1, sizeof(*f));
-	struct vnet_config cfg = { .name = "net0", .mtu = 1500 };
+	struct vnet_config cfg = { .name = "net0", .mtu = 1500, .engine = engine };
 	struct err err;
 
 	assert_non_null(f);
@@ -74,6 +75,11 @@ static struct fixture *setup_with(unsigned pairs, unsigned offloads)
 	f->d = vnet_dev(f->v);
 	fakedev_init(&f->drv, f->d, &f->mem, f->loop);
 	return f;
+}
+
+static struct fixture *setup_with(unsigned pairs, unsigned offloads)
+{
+	return setup_engine(pairs, offloads, NULL);
 }
 
 static struct fixture *setup(void)
@@ -909,6 +915,120 @@ static void test_storm(void **state)
 	}
 }
 
+/* The engine: somebody who would move the frames himself. Here he only keeps count. */
+
+struct engine {
+	struct vnet_engine e;
+	bool started[2 * PAIRS], running[2 * PAIRS];
+	unsigned starts, refuse; /* refuses queues from this one on */
+	int irq_fd[2 * PAIRS];
+};
+
+static int engine_start(struct vnet_engine *e, struct virtio_dev *d, unsigned q, int irq_fd)
+{
+	struct engine *g = (struct engine *)e;
+
+	if (q >= g->refuse)
+		return -EINVAL;
+	assert_false(g->started[q]);
+	assert_true(irq_fd >= 0 && d->queue[q].cfg.size);
+	g->started[q] = true;
+	g->irq_fd[q] = irq_fd;
+	g->starts++;
+	return 0;
+}
+
+static int engine_run(struct vnet_engine *e, unsigned q, bool on)
+{
+	struct engine *g = (struct engine *)e;
+
+	assert_true(g->started[q] && g->running[q] != on);
+	g->running[q] = on;
+	return 0;
+}
+
+static void engine_stop(struct vnet_engine *e, unsigned q)
+{
+	struct engine *g = (struct engine *)e;
+
+	assert_true(g->started[q] && !g->running[q]);
+	g->started[q] = false;
+}
+
+static struct engine engine(unsigned refuse)
+{
+	return (struct engine){ .e = { 1ull << VIRTIO_F_RING_PACKED, engine_start, engine_run, engine_stop },
+		                .refuse = refuse };
+}
+
+static unsigned running(const struct engine *g)
+{
+	unsigned n = 0;
+
+	for (unsigned q = 0; q < 2 * PAIRS; q++)
+		n += g->running[q];
+	return n;
+}
+
+/* It has the queues of the pairs in use, and only while the machine runs; control stays here. */
+static void test_engine(void **state)
+{
+	static const uint16_t two = 2, one = 1, three = 3;
+	struct engine g = engine(UINT32_MAX);
+	struct fixture *f = setup_engine(PAIRS, ALL, &g.e);
+	uint64_t beat = 1;
+
+	assert_false(f->d->offered >> VIRTIO_F_RING_PACKED & 1);
+	start(f, CONTROL | BIT(MQ) | MERGE);
+	assert_true(g.starts == 2 * PAIRS && running(&g) == 2);
+	assert_int_equal(control_on(f, CTRL, VIRTIO_NET_CTRL_MQ, 0, &three, 2), VIRTIO_NET_OK);
+	assert_int_equal(running(&g), 6);
+	assert_int_equal(control_on(f, CTRL, VIRTIO_NET_CTRL_MQ, 0, &two, 2), VIRTIO_NET_OK);
+	assert_int_equal(running(&g), 4);
+	virtio_pause(f->d);
+	assert_int_equal(running(&g), 0);
+	virtio_resume(f->d);
+	assert_int_equal(running(&g), 4);
+	/* Nobody here touches its rings. */
+	assert_true(post(f, 0, 0, 2048, 1));
+	offer(f, 1, NULL, 8192, 60, 1, false);
+	fakeq_expose(&f->drv.q[0]);
+	fakeq_expose(&f->drv.q[1]);
+	fakedev_turn(&f->drv);
+	assert_true(f->nic->pair[0].nout == 0 && f->nic->pair[0].reads == 0 && f->nic->pair[0].polled == 0);
+	/* Without an eventfd of the transport's its interrupts come by the loop. */
+	beat = f->drv.queue_irqs[3];
+	assert_int_equal(write(g.irq_fd[3], &(uint64_t){ 1 }, 8), 8);
+	fakedev_turn(&f->drv);
+	assert_int_equal(f->drv.queue_irqs[3], beat + 1);
+	assert_int_equal(control_on(f, CTRL, VIRTIO_NET_CTRL_MQ, 0, &one, 2), VIRTIO_NET_OK);
+	assert_int_equal(running(&g), 2);
+	start(f, CONTROL | BIT(MQ) | MERGE);
+	assert_true(g.starts == 4 * PAIRS && running(&g) == 2);
+	teardown(f);
+	assert_int_equal(running(&g), 0);
+	for (unsigned q = 0; q < 2 * PAIRS; q++)
+		assert_false(g.started[q]);
+}
+
+/* What it refuses goes through us. */
+static void test_engine_refuses(void **state)
+{
+	struct engine g = engine(0);
+	struct fixture *f = setup_engine(1, ALL, &g.e);
+
+	start(f, MERGE);
+	assert_int_equal(g.starts, 0);
+	assert_true(post(f, 0, 0, 2048, 1));
+	fakedev_publish(&f->drv, 0);
+	arrive(f, 0, 100, 1);
+	offer(f, 1, NULL, 8192, 60, 1, false);
+	fakedev_publish(&f->drv, 1);
+	check_frame(f, 0, 100, 1);
+	assert_true(sent_back(f, 1));
+	teardown(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -936,6 +1056,8 @@ int main(void)
 		cmocka_unit_test(test_queue_reset),
 		cmocka_unit_test(test_hostile),
 		cmocka_unit_test(test_storm),
+		cmocka_unit_test(test_engine),
+		cmocka_unit_test(test_engine_refuses),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,6 +70,9 @@ static void test_tap(void **state)
 	assert_string_equal(c.tap.downscript, "/etc/down");
 	assert_true(c.tap.queues == 4 && c.tap.mtu == 9000 && c.tap.fd == -1);
 	assert_int_equal(good("tap,fd=7").tap.fd, 7);
+	assert_int_equal(good("tap").tap.vhost, TAP_VHOST_AUTO);
+	assert_int_equal(good("tap,vhost=on").tap.vhost, TAP_VHOST_ON);
+	assert_int_equal(good("tap,vhost=off").tap.vhost, TAP_VHOST_OFF);
 	assert_true(good("virtio,mac=06:00:00:00:00:01").has_mac);
 }
 
@@ -109,6 +112,7 @@ static void test_refused(void **state)
 		{ "tap,if=a-name-that-is-too-long", "empty or too long" },
 		{ "tap,queues=0", "between 1 and 16" },
 		{ "tap,queues=17", "between 1 and 16" },
+		{ "tap,vhost=yes", "none of auto" },
 		{ "tap,fd=2", "between 3" },
 		{ "tap,fd=5,if=tap0", "fd= is an interface as it is" },
 		{ "tap,fd=5,queues=2", "fd= is an interface as it is" },
