@@ -15,7 +15,7 @@ static int open_user(const struct config *cfg, struct machine_net *n, struct err
 
 	if (!uc.hostname[0])
 		memcpy(uc.hostname, cfg->name, sizeof(uc.hostname));
-	strcpy(n->address, SLIRP_GUEST4);
+	snprintf(n->address, sizeof(n->address), "%s", SLIRP_GUEST4);
 	return user_new(&uc, &n->nic, err);
 }
 

@@ -70,12 +70,12 @@ void dns_choose(const char *root, struct dns_choice *out)
 	*out = (struct dns_choice){ .relay = true };
 	read_servers(root, "/etc/resolv.conf", &s);
 	if (s.v4[0] || s.v6[0]) {
-		strcpy(out->addr, s.v4[0] ? SLIRP_DNS4 : SLIRP_DNS6);
+		snprintf(out->addr, sizeof(out->addr), "%s", s.v4[0] ? SLIRP_DNS4 : SLIRP_DNS6);
 		return;
 	}
 	out->relay = false;
 	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]) && !out->addr[0]; i++) {
 		read_servers(root, others[i], &s);
-		strcpy(out->addr, s.far);
+		memcpy(out->addr, s.far, sizeof(out->addr));
 	}
 }

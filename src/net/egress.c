@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <linux/if_ether.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,9 +64,8 @@ int egress_parse_rule(const char *s, struct egress_rule *out, struct err *err)
 	char buf[128], *colon, *slash, *addr = buf;
 	unsigned port = 0;
 
-	if (strlen(s) >= sizeof(buf))
+	if (snprintf(buf, sizeof(buf), "%s", s) >= (int)sizeof(buf))
 		return bad_rule(s, err);
-	strcpy(buf, s);
 	colon = strrchr(buf, ':');
 	if (!colon || (strcmp(colon + 1, "*") && (!number(colon + 1, 65535, &port) || !port)))
 		return bad_rule(s, err);

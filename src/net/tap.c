@@ -292,7 +292,7 @@ static int open_queue(struct tap *t, struct err *err)
 		r.ifr_flags |= IFF_MULTI_QUEUE;
 	memcpy(r.ifr_name, t->nfds ? t->name : t->cfg.ifname, IFNAMSIZ);
 	if (!r.ifr_name[0])
-		strcpy(r.ifr_name, "tap%d");
+		memcpy(r.ifr_name, "tap%d", sizeof("tap%d"));
 	if (ioctl(fd, TUNSETIFF, &r) < 0) {
 		int error = -errno;
 

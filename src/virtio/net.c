@@ -49,10 +49,10 @@ static unsigned control_queue(struct vnet *v)
 	return virtio_has(&v->dev, VIRTIO_NET_F_MQ) ? 2 * v->max_pairs : 2;
 }
 
-/* The pair that queue @q belongs to; NULL: it is the control queue, or none that this driver knows. */
-static struct net_pair *pair_of(struct vnet *v, unsigned q)
+/* Does queue @q belong to a pair? Else it is the control queue, or none that this driver knows. */
+static bool in_pair(struct vnet *v, unsigned q)
 {
-	return q < control_queue(v) ? &v->pair[q / 2] : NULL;
+	return q < control_queue(v);
 }
 
 void net_poll(struct net_pair *p, short event, bool on)
@@ -96,19 +96,18 @@ static void vnet_start(struct virtio_dev *d, unsigned q)
 
 	if (!v->live++) /* not when one queue is reset by itself */
 		net_control_start(v);
-	if (v->engine && pair_of(v, q))
+	if (v->engine && in_pair(v, q))
 		d->queue[q].away = net_engine_start(v, q);
 }
 
 static void vnet_kick(struct virtio_dev *d, unsigned q)
 {
 	struct vnet *v = of_dev(d);
-	struct net_pair *p = pair_of(v, q);
 
-	if (p && q % 2)
-		net_tx_pump(p);
-	else if (p)
-		net_rx_pump(p);
+	if (in_pair(v, q) && q % 2)
+		net_tx_pump(&v->pair[q / 2]);
+	else if (in_pair(v, q))
+		net_rx_pump(&v->pair[q / 2]);
 	else if (q == control_queue(v))
 		net_control_kick(v, q);
 }
@@ -116,14 +115,13 @@ static void vnet_kick(struct virtio_dev *d, unsigned q)
 static void vnet_stop(struct virtio_dev *d, unsigned q)
 {
 	struct vnet *v = of_dev(d);
-	struct net_pair *p = pair_of(v, q);
 
-	if (p && d->queue[q].away)
+	if (d->queue[q].away)
 		net_engine_stop(v, q);
-	else if (p && q % 2)
-		net_tx_stop(p);
-	else if (p)
-		net_rx_stop(p);
+	else if (in_pair(v, q) && q % 2)
+		net_tx_stop(&v->pair[q / 2]);
+	else if (in_pair(v, q))
+		net_rx_stop(&v->pair[q / 2]);
 	v->live--;
 	virtio_queue_stopped(d, q);
 }
