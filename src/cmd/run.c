@@ -28,7 +28,7 @@ const char run_help[] =
         "  -c, --cpus N          virtual CPUs (default 1, at most 254)\n"
         "  -n, --net SPEC        none; user[,OPTION...]: out through this host's connections (default);\n"
         "                        tap[,OPTION...]: an interface of this host; virtio: tap where allowed,\n"
-        "                        else user. The options are in the man page\n"
+        "                        else user; passt[,OPTION...]. The options are in the man page\n"
         "      --pcap FILE       write what passes on the network to FILE, for tcpdump and wireshark\n"
         "      --console TYPE    serial: ttyS0 (default); virtio: hvc0, with what ttyS0 says\n"
         "      --name NAME       the machine's name (default vm-PID)\n"

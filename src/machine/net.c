@@ -2,6 +2,7 @@
 #include "machine/net.h"
 
 #include "base/log.h"
+#include "net/passt.h"
 #include "net/pcap.h"
 #include "net/slirp_net.h"
 
@@ -17,6 +18,12 @@ static int open_user(const struct config *cfg, struct machine_net *n, struct err
 		memcpy(uc.hostname, cfg->name, sizeof(uc.hostname));
 	snprintf(n->address, sizeof(n->address), "%s", SLIRP_GUEST4);
 	return user_new(&uc, &n->nic, err);
+}
+
+static int open_passt(const struct config *cfg, struct machine_net *n, struct err *err)
+{
+	snprintf(n->address, sizeof(n->address), "%s", SLIRP_GUEST4);
+	return passt_new(&cfg->net.user, &n->nic, err);
 }
 
 static int open_tap(const struct config *cfg, struct machine_net *n, struct err *err)
@@ -57,6 +64,8 @@ int machine_net_open(const struct config *cfg, struct machine_net *out, struct e
 		error = open_tap(cfg, out, err);
 	else if (cfg->net.kind == NET_USER)
 		error = open_user(cfg, out, err);
+	else if (cfg->net.kind == NET_PASST)
+		error = open_passt(cfg, out, err);
 	if (error && cfg->net.chosen)
 		return error;
 	if (error) {
@@ -74,11 +83,12 @@ void machine_net_close(struct machine_net *n)
 
 void machine_net_orders(const struct config *cfg, char *buf, size_t len)
 {
-	struct dns_choice dns;
+	struct dns_choice dns = { .addr = SLIRP_DNS4 };
 
 	buf[0] = '\0';
-	if (cfg->net.kind != NET_USER)
+	if (cfg->net.kind == NET_USER)
+		user_dns(&cfg->net.user, &dns);
+	else if (cfg->net.kind != NET_PASST)
 		return;
-	user_dns(&cfg->net.user, &dns);
 	snprintf(buf, len, "ip - %s/24 %s %s\n", SLIRP_GUEST4, SLIRP_HOST4, dns.addr);
 }

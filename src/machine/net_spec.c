@@ -222,6 +222,14 @@ static const struct option tap_options[] = {
 	{ "mac", true, take_mac },       { 0 },
 };
 
+static const struct option passt_options[] = {
+	{ "hostfwd", true, take_hostfwd },
+	{ "hostlo", true, take_hostlo },
+	{ "mtu", true, take_user_mtu },
+	{ "mac", true, take_mac },
+	{ 0 },
+};
+
 static const struct option common_options[] = { { "mac", true, take_mac }, { 0 } };
 
 static const struct option no_options[] = { { 0 } };
@@ -232,10 +240,9 @@ static const struct kind {
 	bool fallback;
 	const struct option *options;
 } kinds[] = {
-	{ "none", NET_NONE, false, no_options },
-	{ "user", NET_USER, false, user_options },
-	{ "tap", NET_TAP, false, tap_options },
-	{ "virtio", NET_TAP, true, common_options },
+	{ "none", NET_NONE, false, no_options },      { "user", NET_USER, false, user_options },
+	{ "tap", NET_TAP, false, tap_options },       { "virtio", NET_TAP, true, common_options },
+	{ "passt", NET_PASST, false, passt_options },
 };
 
 static int take_option(struct net_config *c, const struct kind *k, char *word, struct err *err)
@@ -266,6 +273,9 @@ static int check(const struct net_config *c, struct err *err)
 		return err_set(err, -EINVAL, "-n user: restrict allows nothing, so allow= has no place beside it");
 	if (t->fd >= 0 && (t->ifname[0] || t->bridge[0] || t->mtu || t->queues > 1))
 		return err_set(err, -EINVAL, "-n tap: fd= is an interface as it is: no if=, bridge=, mtu= or queues=");
+	for (unsigned i = 0; c->kind == NET_PASST && i < c->user.nforwards; i++)
+		if (c->user.forward[i].guest.s_addr)
+			return err_set(err, -EINVAL, "-n passt: hostfwd= leads to the guest, by a port alone");
 	return 0;
 }
 
@@ -282,7 +292,7 @@ int net_config_parse(const char *spec, struct net_config *out, struct err *err)
 	while (k < kinds + sizeof(kinds) / sizeof(kinds[0]) && strcmp(k->name, word))
 		k++;
 	if (k == kinds + sizeof(kinds) / sizeof(kinds[0])) {
-		error = err_set(err, -EINVAL, "-n: '%s' is none of none, user, tap and virtio", word);
+		error = err_set(err, -EINVAL, "-n: '%s' is none of none, user, tap, virtio and passt", word);
 	} else {
 		out->kind = k->kind;
 		out->fallback = k->fallback;

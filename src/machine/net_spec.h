@@ -15,6 +15,7 @@ enum net_kind {
 	NET_NONE,
 	NET_USER,
 	NET_TAP,
+	NET_PASST,
 };
 
 struct net_config {

@@ -34,6 +34,7 @@ static void test_kinds(void **state)
 	assert_int_equal(good("none").kind, NET_NONE);
 	assert_int_equal(good("user").kind, NET_USER);
 	assert_true(good("tap").kind == NET_TAP && !good("tap").fallback);
+	assert_int_equal(good("passt,hostfwd=tcp:1-2,hostlo=on,mtu=1500").kind, NET_PASST);
 	assert_true(good("virtio").kind == NET_TAP && good("virtio").fallback);
 }
 
@@ -116,6 +117,8 @@ static void test_refused(void **state)
 		{ "tap,fd=2", "between 3" },
 		{ "tap,fd=5,if=tap0", "fd= is an interface as it is" },
 		{ "tap,fd=5,queues=2", "fd= is an interface as it is" },
+		{ "passt,restrict", "no option 'restrict'" },
+		{ "passt,hostfwd=tcp:1-10.0.2.9:2", "by a port alone" },
 		{ "virtio,if=tap0", "no option 'if'" },
 	};
 
