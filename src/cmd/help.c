@@ -48,6 +48,9 @@ int cmd_version(int argc, char **argv)
 #ifdef HAVE_ZSTD
 		"zstd",
 #endif
+#ifdef HAVE_SLIRP
+		"libslirp",
+#endif
 		NULL
 	};
 	struct cmd_options o = { .max_args = 0 };

@@ -110,15 +110,16 @@ static void print_row(struct json_object *o)
 		return;
 	}
 	print_uptime(json_object_get_double(json_object_object_get(o, "uptime")));
-	printf(" %4d %6lldM ", json_object_get_int(json_object_object_get(o, "cpus")),
-	       (long long)json_object_get_int64(json_object_object_get(o, "mem")) >> 20);
+	printf(" %4d %6lldM %-15s ", json_object_get_int(json_object_object_get(o, "cpus")),
+	       (long long)json_object_get_int64(json_object_object_get(o, "mem")) >> 20, string_at(o, "address"));
 	print_plain(string_at(o, "kernel"));
 	putchar('\n');
 }
 
 static void print_table(struct json_object *list)
 {
-	printf("%-16s %7s %-8s %7s %4s %7s %s\n", "NAME", "PID", "STATE", "UPTIME", "CPUS", "MEM", "KERNEL");
+	printf("%-16s %7s %-8s %7s %4s %7s %-15s %s\n", "NAME", "PID", "STATE", "UPTIME", "CPUS", "MEM", "ADDRESS",
+	       "KERNEL");
 	for (size_t i = 0; i < json_object_array_length(list); i++)
 		print_row(json_object_array_get_idx(list, i));
 }

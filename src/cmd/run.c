@@ -45,7 +45,10 @@ const char run_help[] =
         "      --env N[=VALUE]   a variable for COMMAND; without VALUE, as it is here\n"
         "  -m, --mem SIZE        memory: MiB, or with K, M, G, T (default 1G, at most half the host's)\n"
         "  -c, --cpus N          virtual CPUs (default 1, at most 254)\n"
-        "  -n, --net none        no network\n"
+        "  -n, --net SPEC        none; user[,OPTION...]: out through this host's connections (default);\n"
+        "                        tap[,OPTION...]: an interface of this host; virtio: tap where allowed,\n"
+        "                        else user; passt[,OPTION...]. The options are in the man page\n"
+        "      --pcap FILE       write what passes on the network to FILE, for tcpdump and wireshark\n"
         "      --console TYPE    serial: ttyS0 (default); virtio: hvc0, with what ttyS0 says\n"
         "      --name NAME       the machine's name (default vm-PID)\n"
         "      --no-reboot       a reset by the guest ends the machine\n"
@@ -127,7 +130,6 @@ static const struct {
 	{ OPT_VSOCK, "--vsock", "vhost-vsock" },
 	{ OPT_SANDBOX, "--sandbox", "the sandbox" },
 	{ OPT_TRACE, "--trace", "tracing" },
-	{ OPT_PCAP, "--pcap", "the network" },
 };
 
 struct args {
@@ -200,10 +202,7 @@ static int take_value(struct args *a, int opt, char *val)
 	case 'c': error = opt_uint("-c", val, 1, 254, &c->ncpus, &err); break;
 	case OPT_TIMEOUT: error = opt_seconds("--timeout", val, &c->timeout, &err); break;
 	case OPT_GRACE: error = opt_seconds("--grace", val, &c->grace, &err); break;
-	case 'n':
-		if (strcmp(val, "none"))
-			return cmd_usage("run", "-n %s comes with virtio-net, which is not built yet", val);
-		break;
+	case 'n': error = net_config_parse(val, &c->net, &err); break;
 	case OPT_CONSOLE:
 		if (strcmp(val, "serial") && strcmp(val, "virtio"))
 			return cmd_usage("run", "--console: '%s' is neither serial nor virtio", val);
@@ -245,6 +244,7 @@ static int take_option(struct args *a, int opt, char *val)
 	case OPT_NO_REBOOT: a->cfg.no_reboot = true; return 0;
 	case OPT_HUGEPAGES: a->cfg.hugepages = true; return 0;
 	case OPT_STATUS: a->status_file = val; return 0;
+	case OPT_PCAP: a->cfg.pcap = val; return 0;
 	case OPT_MODULES: a->cfg.modules_dir = val; return 0;
 	default: return take_value(a, opt, val);
 	}
@@ -438,6 +438,7 @@ int cmd_run(int argc, char **argv)
 	struct args a = { .cfg = { .ncpus = 1, .unpack = true, .grace = DEFAULT_GRACE_NS } };
 	int rest = argc, status;
 
+	net_config_default(&a.cfg.net);
 	snprintf(a.cfg.name, sizeof(a.cfg.name), "vm-%d", (int)getpid());
 	command_init(&a.command, NULL);
 	status = parse(argc, argv, &a, &rest);

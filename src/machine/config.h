@@ -2,6 +2,8 @@
 #ifndef MACHINE_CONFIG_H
 #define MACHINE_CONFIG_H
 
+#include "machine/net_spec.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -52,6 +54,8 @@ struct config {
 	bool no_reboot; /* a reset ends the VM */
 	bool unpack;    /* a compressed kernel, before it is booted */
 	bool hugepages;
+	struct net_config net;
+	const char *pcap;    /* file for what passes on the network, or NULL */
 	bool virtio_console; /* hvc0 has the terminal, and ttyS0's output goes there too */
 	uint64_t timeout;    /* ns, 0: none */
 	uint64_t grace;      /* ns after a polite stop */

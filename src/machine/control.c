@@ -217,6 +217,7 @@ static int serve_status(struct control *c, struct json_object *rq, struct json_o
 	json_object_object_add(reply, "boots", json_object_new_int((int)st.boots));
 	json_object_object_add(reply, "cpus", json_object_new_int((int)c->cc.ncpus));
 	json_object_object_add(reply, "mem", json_object_new_int64((int64_t)c->cc.mem));
+	add_string(reply, "address", c->cc.address);
 	add_string(reply, "kernel", c->cc.kernel);
 	return 0;
 }

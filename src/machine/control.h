@@ -53,7 +53,7 @@ struct control_config {
 	const struct control_ops *ops;
 	void *opaque;
 	/* For `status`. Strings outlive the socket. */
-	const char *name, *kernel;
+	const char *name, *kernel, *address;
 	unsigned ncpus;
 	uint64_t mem;
 };

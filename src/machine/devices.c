@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "machine/devices.h"
 
+#include "base/log.h"
 #include "base/loop_thread.h"
 #include "bus/pci.h"
 #include "guest/frames.h"
 #include "machine/disks.h"
+#include "vhost/net.h"
 #include "virtio/blk.h"
 #include "virtio/console.h"
+#include "virtio/net.h"
 #include "virtio/p9.h"
 #include "virtio/pci.h"
 #include "virtio/rng.h"
@@ -45,6 +48,8 @@ struct devices {
 	struct devices_config cfg;
 	struct vconsole *console;
 	struct rng *rng;
+	struct vnet *net;
+	struct vnet_engine *engine;    /* the network's, or NULL */
 	struct loop_thread *fs_thread; /* home of the shares; NULL without any */
 	struct vp9 *share[CONFIG_SHARES_MAX];
 	unsigned nio;
@@ -185,10 +190,47 @@ static int make_disks(struct devices *d, struct err *err)
 	return error;
 }
 
+/* vhost-net where the back end can have it; only vhost=on insists. */
+static int make_engine(struct devices *d, struct err *err)
+{
+	const struct tap_config *tap = &d->cfg.cfg->net.tap;
+	struct nic *nic = d->cfg.nic;
+	int fd[NIC_MAX_PAIRS], error;
+
+	if (tap->vhost == TAP_VHOST_OFF || (!nic->fd && tap->vhost == TAP_VHOST_AUTO))
+		return 0;
+	if (!nic->fd)
+		return err_set(err, -EINVAL, "-n tap: with vhost=on nothing passes that --pcap could see");
+	for (unsigned i = 0; i < nic->max_pairs; i++)
+		fd[i] = nic->fd(nic, i);
+	error = vhost_net_new(d->cfg.mem, d->cfg.loop, fd, nic->max_pairs, &d->engine, err);
+	if (!error || tap->vhost == TAP_VHOST_ON)
+		return error;
+	log_verbose("%s; going on without", err->msg);
+	return 0;
+}
+
+static int make_net(struct devices *d, struct err *err)
+{
+	struct vnet_config vc = { .name = "net0", .nic = d->cfg.nic };
+	int error;
+
+	if (!d->cfg.nic)
+		return 0;
+	vc.mtu = d->cfg.nic->mtu;
+	error = make_engine(d, err);
+	if (error)
+		return error;
+	vc.engine = d->engine;
+	net_config_mac(&d->cfg.cfg->net, d->cfg.cfg->name, vc.mac);
+	error = vnet_new(&vc, d->cfg.mem, d->cfg.loop, &d->net, err);
+	return error ? error : place(d, vnet_dev(d->net), err);
+}
+
 int devices_new(const struct devices_config *dc, struct devices **out, struct err *err)
 {
-	static int (*const table[])(struct devices * d, struct err * err) = { make_rng, make_console, make_shares,
-		                                                              make_disks };
+	static int (*const table[])(struct devices * d, struct err * err) = { make_rng, make_console, make_net,
+		                                                              make_shares, make_disks };
 	struct devices *d = calloc(1, sizeof(*d));
 	int error = 0;
 
@@ -212,6 +254,8 @@ void devices_free(struct devices *d)
 		virtio_dev_stop(d->placed[i].dev);
 	for (unsigned i = 0; i < d->n; i++)
 		virtio_pci_free(d->placed[i].pci);
+	vnet_free(d->net);
+	vhost_net_free(d->engine);
 	for (unsigned i = 0; i < CONFIG_DISKS_MAX; i++)
 		vblk_free(d->disk[i].vblk);
 	for (unsigned i = 0; i < d->nio; i++)

@@ -16,6 +16,7 @@ struct devices_config {
 	const struct gmem *mem;
 	struct arch_board *board; /* its PCI bus takes them */
 	struct vm *vm;
+	struct nic *nic;     /* NULL: no network */
 	struct con *hvc;     /* what hvc0 is connected to, NULL: there is none */
 	struct con *channel; /* likewise the port of our init */
 	struct disks *disks; /* the images */

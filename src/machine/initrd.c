@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "machine/net.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -50,6 +51,8 @@ static void choose_modules(const struct config *cfg, const struct root *root, co
 		names[n++] = "virtio_blk";
 	for (unsigned i = 0; root->types[i]; i++)
 		names[n++] = is_ext(root->types[i]) ? "ext4" : root->types[i];
+	if (cfg->net.kind != NET_NONE)
+		names[n++] = "virtio_net";
 	names[n++] = "virtio-rng";
 	names[n++] = "button"; /* the power button */
 	names[n++] = "evdev";
@@ -116,8 +119,10 @@ static void add_word(struct bytes *b, const char *word)
 static char *make_orders(const struct config *cfg, const struct root *root)
 {
 	struct bytes b = { 0 };
+	char net[256];
 
-	add(&b, "hostname %s\nserve\n", cfg->name);
+	machine_net_orders(cfg, net, sizeof(net));
+	add(&b, "hostname %s\nserve\n%s", cfg->name, net);
 	if (config_share_root(cfg))
 		add(&b, "root 9p:%s 9p %s,%s\n", cfg->share[0].tag, cfg->overlay ? CACHE_READ : CACHE_WRITE,
 		    cfg->share[0].export.ro ? "ro" : "rw");

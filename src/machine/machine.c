@@ -185,6 +185,7 @@ static int make_devices(struct machine *m, struct err *err)
 		.disks = m->parts.disks,
 		.disk_failed = m->parts.disk_failed,
 		.opaque = m->parts.opaque,
+		.nic = m->parts.nic,
 	};
 
 	return devices_new(&dc, &m->devices, err);

@@ -34,6 +34,7 @@ struct machine_parts {
 	struct con *com[ARCH_COMS];
 	struct con *hvc;     /* the virtio console's, or NULL */
 	struct con *channel; /* the port's that our init serves, or NULL */
+	struct nic *nic;     /* the network's back end, or NULL */
 	struct disks *disks;
 	/* A request of disk @i waits for machine_resume(), because of @error (-errno). Any thread. */
 	void (*disk_failed)(void *opaque, unsigned i, int error);

@@ -15,6 +15,7 @@
 #include "machine/exec.h"
 #include "machine/initrd.h"
 #include "machine/machine.h"
+#include "machine/net.h"
 #include "machine/unpack_kernel.h"
 
 #include <assert.h>
@@ -72,6 +73,7 @@ struct session {
 	bool mute;
 	struct disks *disks;
 	struct con *sink; /* where ttyS0 writes to when hvc0 has the console, or NULL */
+	struct machine_net net;
 	struct machine *m;
 
 	struct loop_fd signals;
@@ -393,6 +395,7 @@ static int open_control(struct session *s, struct err *err)
 		                     .opaque = s,
 		                     .name = s->cfg->name,
 		                     .kernel = s->cfg->kernel,
+		                     .address = s->net.address,
 		                     .ncpus = s->cfg->ncpus,
 		                     .mem = s->cfg->mem };
 	int error = control_new(&cc, &s->control, err);
@@ -631,6 +634,7 @@ static int start(struct session *s, struct err *err)
 		.channel = s->channel ? channel_con(s->channel) : NULL,
 		.disks = s->disks,
 		.disk_failed = on_disk_failed,
+		.nic = s->net.nic,
 		.event = on_event,
 		.panic = on_panic,
 		.opaque = s,
@@ -789,6 +793,8 @@ static int open_all(struct session *s, struct err *err)
 	if (!error)
 		error = take_signals(s, err);
 	if (!error)
+		error = machine_net_open(s->cfg, &s->net, err);
+	if (!error)
 		error = open_control(s, err);
 	if (!error)
 		error = open_console(s, err);
@@ -809,6 +815,7 @@ static void close_all(struct session *s)
 	else
 		stdio_free(s->con);
 	control_free(s->control, end_reason_name(s->over ? s->end.reason : END_ERROR));
+	machine_net_close(&s->net);
 	if (s->loop) {
 		loop_timer_del(s->loop, &s->timeout);
 		loop_timer_del(s->loop, &s->grace);

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <linux/pci_regs.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -25,6 +26,10 @@
  * KVM hears of a vector's address and data when it opens, and only if they
  * differ from what KVM has: a guest that masks, writes and unmasks costs one
  * route change, one that only masks and unmasks costs none.
+ *
+ * The kernel raises a direct vector without asking us. While that is closed its
+ * eventfd is taken out of KVM: what is written meanwhile stays in it, and is
+ * the pending bit.
  */
 
 enum { ENTRY_ADDR_LO, ENTRY_ADDR_HI, ENTRY_DATA, ENTRY_CTRL, ENTRY_WORDS };
@@ -34,6 +39,7 @@ struct vector {
 	uint64_t routed_addr;        /* [m] what KVM has */
 	uint32_t routed_data;        /* [m] */
 	bool routed;                 /* [m] */
+	atomic_bool direct;          /* for ever, once it is */
 	int msi;                     /* [m] the hub's number, -1: none yet */
 	int fd;                      /* [c] once @open has been true */
 	atomic_bool open, pending;
@@ -87,7 +93,7 @@ void msix_raise(struct msix *x, unsigned vec)
 	if (vec >= x->nvecs)
 		return;
 	v = &x->vec[vec];
-	if (atomic_load(&v->open)) {
+	if (atomic_load(&v->open) || atomic_load(&v->direct)) {
 		evt_signal(v->fd);
 		return;
 	}
@@ -96,13 +102,21 @@ void msix_raise(struct msix *x, unsigned vec)
 		evt_signal(v->fd);
 }
 
-/* Under the lock: a descriptor and a number in KVM. */
-static int wire(struct msix *x, struct vector *v)
+/* Under the lock. */
+static int open_fd(struct vector *v)
 {
 	if (v->fd < 0)
 		v->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (v->fd < 0)
-		return -errno;
+	return v->fd < 0 ? -errno : 0;
+}
+
+/* Under the lock: a descriptor and a number in KVM. */
+static int wire(struct msix *x, struct vector *v)
+{
+	int error = open_fd(v);
+
+	if (error)
+		return error;
 	v->msi = x->hub.ops->msi_new(x->hub.opaque, v->fd);
 	return v->msi < 0 ? v->msi : 0;
 }
@@ -123,18 +137,57 @@ static int route(struct msix *x, struct vector *v)
 	return error;
 }
 
+static bool is_signalled(const struct vector *v)
+{
+	struct pollfd p = { .fd = v->fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
+}
+
+/* Under the lock: a direct vector is closed. */
+static void unwire(struct msix *x, struct vector *v)
+{
+	if (v->msi >= 0)
+		x->hub.ops->msi_free(x->hub.opaque, v->msi, v->fd);
+	v->msi = -1;
+	v->routed = false;
+}
+
 /* Under the lock: after any change that concerns @v. */
 static void update(struct msix *x, struct vector *v)
 {
 	bool open = atomic_load(&x->enabled) && !x->mask_all && !(v->entry[ENTRY_CTRL] & PCI_MSIX_ENTRY_CTRL_MASKBIT);
+	bool waiting = atomic_load(&v->direct) && v->msi < 0 && is_signalled(v);
 	int error = open ? route(x, v) : 0;
 
 	if (error && !x->told)
 		log_line("an interrupt of the guest cannot be set up (error %d): its device will seem dead", -error);
 	x->told |= error != 0;
 	atomic_store(&v->open, open && !error);
-	if (open && !error && atomic_exchange(&v->pending, false))
-		evt_signal(v->fd);
+	if (open && !error && (atomic_exchange(&v->pending, false) || waiting))
+		evt_signal(v->fd); /* again, where KVM got it before the route */
+	if (!open && atomic_load(&v->direct))
+		unwire(x, v);
+}
+
+int msix_direct(struct msix *x, unsigned vec)
+{
+	struct vector *v;
+	int fd;
+
+	if (vec >= x->nvecs)
+		return -1;
+	v = &x->vec[vec];
+	pthread_mutex_lock(&x->lock);
+	if (!open_fd(v)) {
+		atomic_store(&v->direct, true);
+		update(x, v);
+		if (atomic_exchange(&v->pending, false)) /* it is kept in the descriptor from now on */
+			evt_signal(v->fd);
+	}
+	fd = v->fd;
+	pthread_mutex_unlock(&x->lock);
+	return fd;
 }
 
 void msix_control(struct msix *x, bool enable, bool mask_all)
@@ -200,6 +253,11 @@ void msix_table_write(struct msix *x, unsigned off, unsigned size, uint64_t val)
 	pthread_mutex_unlock(&x->lock);
 }
 
+static bool is_pending(const struct vector *v)
+{
+	return atomic_load(&v->direct) ? !atomic_load(&v->open) && is_signalled(v) : atomic_load(&v->pending);
+}
+
 uint64_t msix_pba_read(struct msix *x, unsigned off, unsigned size)
 {
 	uint64_t val = 0;
@@ -207,7 +265,7 @@ uint64_t msix_pba_read(struct msix *x, unsigned off, unsigned size)
 	if (!is_aligned(off, size))
 		return 0;
 	for (unsigned i = 0; i < size * 8 && off * 8 + i < x->nvecs; i++)
-		if (atomic_load(&x->vec[off * 8 + i].pending))
+		if (is_pending(&x->vec[off * 8 + i]))
 			val |= 1ull << i;
 	return val;
 }

@@ -27,6 +27,12 @@ bool msix_enabled(const struct msix *x);
 /* Raises @vec, or leaves its pending bit; a number that is none does nothing. */
 void msix_raise(struct msix *x, unsigned vec);
 
+/*
+ * An eventfd that raises @vec when it is written to, by whomever, as long as
+ * the MSI-X table is there. -1: there is no such vector, or no descriptor.
+ */
+int msix_direct(struct msix *x, unsigned vec);
+
 /* Guest accesses to table and pending bits: @size bytes (4 or 8) at @off; others read as zero. */
 uint64_t msix_table_read(struct msix *x, unsigned off, unsigned size);
 void msix_table_write(struct msix *x, unsigned off, unsigned size, uint64_t val);

@@ -97,7 +97,14 @@ static void config_irq(struct virtio_dev *d)
 	raise_irq(p, atomic_load(&p->config_vector), ISR_CONFIG);
 }
 
-static const struct virtio_transport_ops transport_ops = { queue_irq, config_irq };
+static int queue_irq_fd(struct virtio_dev *d, unsigned q)
+{
+	struct virtio_pci *p = d->transport_data;
+
+	return msix_enabled(p->msix) ? msix_direct(p->msix, atomic_load(&p->queue_vector[q])) : -1;
+}
+
+static const struct virtio_transport_ops transport_ops = { queue_irq, config_irq, queue_irq_fd };
 
 static uint8_t read_isr(struct virtio_pci *p)
 {

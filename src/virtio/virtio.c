@@ -72,7 +72,9 @@ static void listen_to_kicks(struct virtio_queue *q, bool on)
 	if (on == q->listening)
 		return;
 	q->listening = on;
-	if (on)
+	if (q->away)
+		q->dev->class->queue_run(q->dev, q->index, on);
+	else if (on)
 		loop_fd_add(q->home, &q->kick);
 	else
 		loop_fd_del(q->home, &q->kick);
@@ -86,6 +88,7 @@ static void ring_start(struct virtio_queue *q, const struct virtq_config *cfg, b
 	int error = virtq_new(d->mem, cfg, &q->ring);
 
 	q->broken = error;
+	q->away = false;
 	if (error) {
 		virtio_broken(d, "queue %u: impossible ring (size %u at %llx, %llx, %llx)", q->index, cfg->size,
 		              (unsigned long long)cfg->desc, (unsigned long long)cfg->driver,

@@ -43,6 +43,12 @@ struct virtio_class {
 	 * virtio_queue_stopped(), now or later. NULL: the device holds nothing.
 	 */
 	void (*queue_stop)(struct virtio_dev *d, unsigned q);
+	/*
+	 * Only of a queue that queue_start() has made @away: whoever works on
+	 * its ring shall begin, or leave off until the next call. It has left
+	 * off when queue_stop() comes.
+	 */
+	void (*queue_run)(struct virtio_dev *d, unsigned q, bool on);
 	/* The driver writes @size bytes of config space at @off. Any vCPU's thread, without a lock; may be NULL. */
 	void (*config_write)(struct virtio_dev *d, unsigned off, unsigned size, uint64_t val);
 };
@@ -58,6 +64,7 @@ struct virtio_queue {
 	struct virtq *ring;      /* [l] NULL: off */
 	struct loop_fd kick;     /* [l] */
 	bool listening;          /* [l] @kick is registered */
+	bool away;               /* [l] somebody else, the kernel, works on the ring: kicks are not heard here */
 	bool broken;             /* [l] popping has failed: no more kicks */
 	struct loop_task task;   /* start, stop, pause, resume: look at what is wanted */
 	enum virtq_state state;  /* [m] */
@@ -70,6 +77,8 @@ struct virtio_queue {
 struct virtio_transport_ops {
 	void (*queue_irq)(struct virtio_dev *d, unsigned q);
 	void (*config_irq)(struct virtio_dev *d);
+	/* An eventfd that does what queue_irq() does, until the next reset, for the kernel; -1: there is none. */
+	int (*queue_irq_fd)(struct virtio_dev *d, unsigned q);
 };
 
 struct virtio_dev {

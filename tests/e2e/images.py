@@ -10,7 +10,7 @@ from vm import HERE, TOP
 
 OUT = os.path.join(TOP, "build", "e2e")
 TOOLS = os.path.join(TOP, "tests", "images")
-MODULES = ["button", "evdev", "pvpanic-pci", "virtio_pci", "virtio_console", "virtio-rng"]
+MODULES = ["button", "evdev", "pvpanic-pci", "virtio_pci", "virtio_console", "virtio_net", "virtio-rng"]
 
 
 @functools.lru_cache

@@ -171,19 +171,25 @@ def machine(kvm, guests):
 
 # list
 
+def user_network():
+    """Is it built in?"""
+    return "libslirp" in ctl("version")
+
+
 def test_list(machine, rundir):
-    assert ctl("list").splitlines() == ["NAME                 PID STATE     UPTIME CPUS     MEM KERNEL"]
+    assert ctl("list").splitlines() == ["NAME                 PID STATE     UPTIME CPUS     MEM ADDRESS         KERNEL"]
     assert listed() == {}
     assert not rundir.exists()
     m = machine("deaf", "-c", 2, called="web-10")
-    n = machine("deaf", called="web-9")
+    n = machine("deaf", "-n", "none", called="web-9")
     first, second = json.loads(ctl("list", "--json"))
     assert (first["name"], second["name"]) == ("web-9", "web-10")
     assert second["pid"] == m.process.pid and second["state"] == "running"
     assert (second["cpus"], second["mem"], second["boots"]) == (2, 16 << 20, 1)
+    assert (first["address"], second["address"]) == ("none", "10.0.2.15" if user_network() else "none")
     assert 0 < second["uptime"] < 60 and second["kernel"].endswith("/deaf")
     text = ctl("list").splitlines()
-    assert re.fullmatch(r"web-9 +%d running +\d+s +1 +16M /\S+/deaf" % n.process.pid, text[1])
+    assert re.fullmatch(r"web-9 +%d running +\d+s +1 +16M none +/\S+/deaf" % n.process.pid, text[1])
     assert oct(rundir.stat().st_mode)[-4:] == "0700"
     with open("/dev/full", "w") as full:
         assert subprocess.run([vm.KVM, "list"], stdout=full, stderr=subprocess.DEVNULL).returncode == 1

@@ -257,6 +257,7 @@ def test_reboot_and_stopped_reader(kvm):
     assert dropped, vm.story()
 
 
+@pytest.mark.long
 @pytest.mark.linux
 def test_panic(kvm):
     """A panic's text, then a reset."""

@@ -49,7 +49,7 @@ def test_hvc0_and_reloading(kvm):
 @pytest.mark.parametrize("params, cpus, irqs, console", [
     ("nox2apic maxcpus=2", 4, "PCI-MSI", "serial"),
     ("pci=nomsi", 2, "IO-APIC", "serial"),
-    ("acpi=off pci=nomsi reboot=k", 2, "IO-APIC", "serial"),
+    pytest.param("acpi=off pci=nomsi reboot=k", 2, "IO-APIC", "serial", marks=pytest.mark.long),
     pytest.param("noapic", 1, "PCI-MSI", "virtio", marks=pytest.mark.long),  # ttyS0 has no interrupt then: ACPI says that there is no 8259
 ])
 def test_interrupts(kvm, params, cpus, irqs, console):

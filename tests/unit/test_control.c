@@ -346,9 +346,12 @@ static void *turn(void *arg)
 
 static int start(void **state)
 {
-	struct control_config cc = {
-		.ops = &ops, .name = "web", .kernel = "/boot/\"k\"", .ncpus = 3, .mem = 1ull << 33
-	};
+	struct control_config cc = { .ops = &ops,
+		                     .name = "web",
+		                     .kernel = "/boot/\"k\"",
+		                     .address = "10.0.2.15",
+		                     .ncpus = 3,
+		                     .mem = 1ull << 33 };
 	struct fixture *f;
 	struct err err;
 
@@ -453,7 +456,7 @@ static void replies(void **state)
 	say(fd, "{\"do\":\"status\"}\n");
 	snprintf(want, sizeof(want),
 	         "{\"name\":\"web\",\"pid\":%d,\"state\":\"running\",\"uptime\":12.345,\"boots\":2,\"cpus\":3,"
-	         "\"mem\":8589934592,\"kernel\":\"/boot/\\\"k\\\"\",\"ok\":true}",
+	         "\"mem\":8589934592,\"address\":\"10.0.2.15\",\"kernel\":\"/boot/\\\"k\\\"\",\"ok\":true}",
 	         (int)getpid());
 	hears(fd, want);
 	say(fd, "\n\r\n {\"id\":\"x\\n\", \"do\":\"nmi\", \"more\":[1]}\r\n");
@@ -725,7 +728,7 @@ static void floods(void **state)
 static void duplicate(void **state)
 {
 	struct fixture *f = *state;
-	struct control_config cc = { .loop = f->loop, .ops = &ops, .name = "web", .kernel = "k" };
+	struct control_config cc = { .loop = f->loop, .ops = &ops, .name = "web", .kernel = "k", .address = "none" };
 	struct control *second = NULL;
 	struct err err;
 	int fd;

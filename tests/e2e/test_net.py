@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""
+The network under Linux's driver: user mode, and tap with and without vhost-net in a network namespace of the test's
+own. A web server and a sink on the host are what the guest talks to; every byte is compared.
+"""
+import ctypes
+import hashlib
+import http.server
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+
+import pytest
+
+import images
+import vm as vmlib
+from test_linux import check_quiet, facts
+
+CLONE_NEWNET = 0x40000000
+SIZES = [0, 1, 1447, 65536, 3000000]
+UPLOAD = 2000000
+
+
+def sha(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+class Peer:
+    """What the guest talks to: files over HTTP, and a port where what it sends is taken and summed up."""
+
+    def __init__(self, address, sizes):
+        self.files = [random.Random(n).randbytes(n) for n in sizes]
+        self.uploads = []
+        peer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                data = peer.files[int(self.path[1:])]
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer((address, 0), Handler)
+        self.sink = socket.create_server((address, 0))
+        for work in self.server.serve_forever, self.drain:
+            threading.Thread(target=work, daemon=True).start()
+
+    def drain(self):
+        while True:
+            try:
+                s, _ = self.sink.accept()
+            except OSError:
+                return
+            with s:
+                data = b""
+                while chunk := s.recv(1 << 16):
+                    data += chunk
+                self.uploads.append(data)
+
+    def words(self, address):
+        """The kernel parameters that tell the guest."""
+        return f"peer={address} web={self.server.server_port} sink={self.sink.getsockname()[1]} files={len(self.files)}"
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.sink.close()
+
+
+def boot(kvm, peer, address, what, *args, **how):
+    return kvm("-k", images.vmlinux(), "-i", images.initrd(), "-m", 256,
+               "-p", f"quiet {peer.words(address)} t={what}", *args, **how)
+
+
+def check_transfers(f, peer, rounds):
+    """Each file has come, each upload has gone, whole."""
+    sums = [f"{i} {sha(data)}" for i, data in enumerate(peer.files)]
+    assert f["got"] == sums * rounds
+    assert f["sent"] == [sha(data) for data in peer.uploads] and len(peer.uploads) == rounds
+    assert all(len(data) == UPLOAD for data in peer.uploads)
+
+
+def free_port(kind):
+    with socket.socket(socket.AF_INET, kind) as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def get(port):
+    """What the guest's web server says."""
+    with socket.create_connection(("127.0.0.1", port), 60) as s:
+        s.sendall(b"GET /hello HTTP/1.0\r\n\r\n")
+        data = b""
+        while chunk := s.recv(4096):
+            data += chunk
+        return data
+
+
+@pytest.mark.linux(weight=3)
+def test_user(kvm, tmp_path):
+    """
+    A flood while no driver is loaded; DHCP, ping, downloads and uploads, a port where nobody listens, a forward to
+    the guest; the driver is unbound and bound again, and all works as before.
+    """
+    peer = Peer("127.0.0.1", SIZES)
+    tcp, udp = free_port(socket.SOCK_STREAM), free_port(socket.SOCK_DGRAM)
+    pcap = tmp_path / "pcap"
+    v = boot(kvm, peer, "10.0.2.2", f"user closed={free_port(socket.SOCK_STREAM)}", "--pcap", pcap, "-n",
+             f"user,hostlo=on,hostfwd=tcp:{tcp}-80,hostfwd=udp:{udp}-7,mac=02:00:00:00:00:07", stdin="pipe")
+    v.out.wait_for("^@ready")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        for n in range(2000):
+            s.sendto(b"%d" % n * 100, ("127.0.0.1", udp))
+    v.type("go\n")
+    v.out.wait_for("^@serving")
+    assert b"hello from the guest" in get(tcp)
+    v.type("go\n")
+    v.ends("poweroff", 0)
+    peer.close()
+    f = facts(v)
+    check_quiet(f)
+    assert f["dhcp"][0] == "10.0.2.15 255.255.255.0 10.0.2.2"
+    assert f["mac"] == ["02:00:00:00:00:07"] and f["mtu"] == ["65520"]
+    assert f["ping"] == ["0"] * 2 and f["ping6"] == ["0"] and f["refused"] == ["1"]
+    check_transfers(f, peer, 2)
+    data = pcap.read_bytes()
+    assert data[:4] == bytes.fromhex("4d3cb2a1") and peer.files[2][:1000] in data
+
+
+@pytest.mark.linux
+@pytest.mark.long
+def test_none(kvm):
+    """No card, and so no way out."""
+    v = kvm("-k", images.vmlinux(), "-i", images.initrd(), "-m", 256, "-n", "none", "-p", "quiet t=links")
+    v.ends("poweroff", 0)
+    assert facts(v)["links"] == ["lo"]
+
+
+class Namespace:
+    """A network namespace; `enter` moves the calling thread or a child process there."""
+
+    def __init__(self):
+        self.name = f"kvm-test-{os.getpid()}"
+        self.run("netns", "add", self.name)
+        self.fd = os.open(f"/run/netns/{self.name}", os.O_RDONLY)
+        self.run("-n", self.name, "link", "set", "lo", "up")
+
+    def run(self, *args):
+        subprocess.run(["ip", *args], check=True)
+
+    def enter(self):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(self.fd, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+
+    def call(self, function):
+        """Calls it there."""
+        result = []
+        thread = threading.Thread(target=lambda: (self.enter(), result.append(function())))
+        thread.start()
+        thread.join()
+        return result[0]
+
+    def close(self):
+        os.close(self.fd)
+        self.run("netns", "del", self.name)
+
+
+@pytest.fixture
+def namespace():
+    if os.getuid():
+        pytest.skip("needs root")
+    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        pytest.skip("no /dev/net/tun that may be used")
+    n = Namespace()
+    yield n
+    n.close()
+
+
+def characters(pid):
+    """Bytes that a process has read and written so far, by system calls."""
+    with open(f"/proc/{pid}/io") as f:
+        words = dict(line.split(": ") for line in f)
+    return int(words["rchar"]) + int(words["wchar"])
+
+
+@pytest.mark.linux(weight=2)
+@pytest.mark.parametrize("vhost, queues", [
+    ("on", 2),
+    pytest.param("on", 1, marks=pytest.mark.long),
+    pytest.param("off", 2, marks=pytest.mark.long),
+    pytest.param("off", 1, marks=pytest.mark.long),
+])
+def test_tap(kvm, namespace, vhost, queues):
+    """
+    Both ways through an interface of the host; with vhost-net no frame passes through our process. Its cable is
+    pulled and plugged in, the driver bound again.
+    """
+    if vhost == "on" and not os.access("/dev/vhost-net", os.R_OK | os.W_OK):
+        pytest.skip("no /dev/vhost-net that may be used")
+    namespace.run("-n", namespace.name, "tuntap", "add", "t0", "mode", "tap", *(["multi_queue"] if queues > 1 else []))
+    namespace.run("-n", namespace.name, "addr", "add", "192.168.77.1/24", "dev", "t0")
+    peer = namespace.call(lambda: Peer("0.0.0.0", SIZES))
+    v = boot(kvm, peer, "192.168.77.1", "tap", "-c", queues, "-n", f"tap,if=t0,queues={queues},vhost={vhost}",
+             stdin="pipe", preexec_fn=namespace.enter)
+    v.out.wait_for("^@ready")
+    before = characters(v.process.pid)
+    v.type("go\n")
+    v.out.wait_for("^@moved")
+    passed = characters(v.process.pid) - before
+    namespace.run("-n", namespace.name, "link", "set", "t0", "down")
+    v.type("go\n")
+    v.out.wait_for("^@down")
+    namespace.run("-n", namespace.name, "link", "set", "t0", "up")
+    v.type("go\n")
+    v.ends("poweroff", 0)
+    peer.close()
+    f = facts(v)
+    check_quiet(f)
+    assert f["down"] == ["0"] and f["up"] == ["1"]
+    assert f["ping"] == ["0"] * 2
+    check_transfers(f, peer, 2)
+    assert f["queues"] == [str(queues)]
+    assert (passed < sum(SIZES) / 10) == (vhost == "on"), passed
+    namespace.run("-n", namespace.name, "link", "show", "t0")  # it was not ours: it stays
+
+
+@pytest.mark.kvm
+def test_tap_goes_away(kvm, namespace, tmp_path):
+    """An interface that we made is there while the machine runs, up, and not afterwards."""
+    out = os.path.join(vmlib.GUESTS, "hang")
+    subprocess.run([os.path.join(vmlib.TOP, "tests/guests/run"), "none of them"], stdout=subprocess.DEVNULL)
+    v = kvm("-k", out, "-m", 16, "-n", "tap,if=mine", "--name", f"net-{os.getpid()}", preexec_fn=namespace.enter)
+    links = ["ip", "-n", namespace.name, "-j", "link", "show"]
+    vmlib.wait_until(lambda: b'"mine"' in subprocess.run(links, capture_output=True).stdout)
+    vmlib.wait_until(lambda: "UP" in [link["flags"] for link in json.loads(subprocess.check_output(links))
+                                      if link["ifname"] == "mine"][0])
+    v.signal(signal.SIGQUIT)
+    v.end()
+    assert b'"mine"' not in subprocess.check_output(links)
