@@ -8,8 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-extern char **environ;
-
 static bool is_passed(const char *env)
 {
 	static const char *const names[] = { "TERM=", "LANG=", "LC_", "TZ=", "COLUMNS=", "LINES=", "HOME=" };

@@ -41,7 +41,7 @@ static int take_number(const char *opt, const char *val, unsigned min, unsigned 
 static int take_format(struct disk *d, const char *val)
 {
 	static const struct word table[] = { { "raw", BLK_RAW }, { "qcow2", BLK_QCOW2 }, { NULL, 0 } };
-	int format, status = take_word("format", val, table, &format);
+	int format = 0, status = take_word("format", val, table, &format);
 
 	if (!status)
 		d->opt.format = (enum blk_format)format;
@@ -55,7 +55,7 @@ static int take_cache(struct disk *d, const char *val)
 		                             { "none", BLK_DIRECT },
 		                             { "unsafe", BLK_UNSAFE },
 		                             { NULL, 0 } };
-	int cache, status = take_word("cache", val, table, &cache);
+	int cache = 0, status = take_word("cache", val, table, &cache);
 
 	if (!status)
 		d->opt.cache = (enum blk_cache)cache;
@@ -74,7 +74,7 @@ static int take_switch(const char *opt, const char *val, const char *off, const 
 static int take_block(struct disk *d, const char *val)
 {
 	static const struct word table[] = { { "512", 512 }, { "4096", 4096 }, { NULL, 0 } };
-	int block, status = take_word("blocksize", val, table, &block);
+	int block = 0, status = take_word("blocksize", val, table, &block);
 
 	if (!status)
 		d->block = (uint32_t)block;

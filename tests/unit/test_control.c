@@ -91,8 +91,7 @@ static int op_exec(void *opaque, int fd, struct err *err)
 	return n == 4 ? 0 : err_set(err, -EIO, "not a socket");
 }
 
-static const struct control_ops ops = { op_status, op_stop,  op_fail,  op_nmi,
-	                                op_reboot, op_nmi, op_sysrq, op_exec };
+static const struct control_ops ops = { op_status, op_stop, op_fail, op_nmi, op_reboot, op_nmi, op_sysrq, op_exec };
 
 /* The runtime directory alone. */
 
