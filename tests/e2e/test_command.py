@@ -18,7 +18,7 @@ import pytest
 import images
 import vm
 
-pytestmark = pytest.mark.linux(boots=0)
+pytestmark = pytest.mark.linux(machine="commands", weight=6)
 HERE = os.path.dirname(os.path.realpath(__file__))
 
 
@@ -259,6 +259,7 @@ def test_main_command(machine):
 
 # Each with a machine of its own.
 
+@pytest.mark.long
 @pytest.mark.linux(boots=1)
 def test_panic(kvm):
     """A panic is no status of the command's."""
