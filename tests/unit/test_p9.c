@@ -593,6 +593,11 @@ static void test_lock(void **state)
 	assert_int_equal(p9c_call(c, P9_TGETLOCK, "ubqqus", 2u, P9_LOCK_WRLCK, (uint64_t)0, (uint64_t)9, 7u, "guest"),
 	                 0);
 	assert_int_equal(wire_u8(&c->r), P9_LOCK_UNLCK);
+	/* As Linux asks, whatever lock it has in mind. */
+	assert_int_equal(p9c_call(c, P9_TGETLOCK, "ubqqus", 2u, P9_LOCK_UNLCK, (uint64_t)0, (uint64_t)0, 7u, "guest"),
+	                 0);
+	assert_int_equal(wire_u8(&c->r), P9_LOCK_RDLCK);
+	assert_int_equal(wire_u64(&c->r), 15);
 	assert_int_equal(lock(c, 1, P9_LOCK_UNLCK, 0, 0, 7), P9_LOCK_SUCCESS);
 	assert_int_equal(lock(c, 3, P9_LOCK_WRLCK, 0, 0, 8), P9_LOCK_SUCCESS);
 	assert_int_equal(lock(c, 1, P9_LOCK_WRLCK, 0, 1, 7), P9_LOCK_BLOCKED);
