@@ -129,6 +129,7 @@ static long do_mkfifo(struct side *s, const struct args *a)
 	return mknodat(s->root, a->path, S_IFIFO | (a->mode & 0777), 0);
 }
 
+/* A FIFO is not kept open: Linux's 9p client knows nothing of its file any more once it has no name. */
 static long do_open(struct side *s, const struct args *a)
 {
 	struct stat st;
@@ -136,10 +137,13 @@ static long do_open(struct side *s, const struct args *a)
 
 	if (fd < 0)
 		return fd;
+	if (fstat(fd, &st) || S_ISFIFO(st.st_mode))
+		return close(fd);
+	fcntl(fd, F_SETFL, a->flags & O_APPEND); /* not O_NONBLOCK: to that client it means that a read may be short */
 	if (s->fd[a->slot] >= 0)
 		close(s->fd[a->slot]);
 	s->fd[a->slot] = fd;
-	s->regular[a->slot] = !fstat(fd, &st) && S_ISREG(st.st_mode);
+	s->regular[a->slot] = S_ISREG(st.st_mode);
 	return 0;
 }
 
@@ -258,10 +262,10 @@ static long do_chown(struct side *s, const struct args *a)
 	return fchownat(s->root, a->path, a->uid, a->gid, AT_SYMLINK_NOFOLLOW);
 }
 
-/* These times are exact: nothing else has come between. */
+/* These times are exact, as nothing else has come between; whole seconds, as Linux's 9p client sets no others. */
 static long do_utimens(struct side *s, const struct args *a)
 {
-	struct timespec ts[2] = { { a->off * 1000, (long)a->len }, { a->off * 2000, (long)a->len + 1 } };
+	struct timespec ts[2] = { { a->off * 1000, 0 }, { a->off * 2000, 0 } };
 	struct stat st;
 	int r = utimensat(s->root, a->path, ts, AT_SYMLINK_NOFOLLOW);
 

@@ -68,9 +68,10 @@ class Stream:
 
 
 class Vm:
-    """kvm run ARGS. stdin: "null", "pipe", "closed" or a descriptor; stdout: "pipe", "closed" or a descriptor."""
+    """kvm run ARGS. stdin: "null", "pipe", "closed" or a descriptor; stdout: "pipe", "closed" or a descriptor. After
+    @patience seconds it counts as hanging."""
 
-    def __init__(self, tmp, *args, stdin="null", stdout="pipe", **popen):
+    def __init__(self, tmp, *args, stdin="null", stdout="pipe", patience=PATIENCE, **popen):
         self.status_file = os.path.join(tmp, "status")
         self.argv = [KVM, "run", "--status-file", self.status_file, *map(str, args)]
         fds = {"null": subprocess.DEVNULL, "pipe": subprocess.PIPE, "closed": subprocess.DEVNULL}
@@ -81,7 +82,7 @@ class Vm:
                                         stderr=subprocess.PIPE, **popen)
         self.out = Stream(self.process.stdout.fileno()) if stdout == "pipe" else None
         self.err = Stream(self.process.stderr.fileno())
-        self.killer = threading.Timer(PATIENCE, self.process.kill)
+        self.killer = threading.Timer(patience, self.process.kill)
         self.killer.start()
 
     def type(self, data):
