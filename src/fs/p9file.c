@@ -256,6 +256,11 @@ static ssize_t transfer(struct file *f, const struct iovec *iov, unsigned n, uin
 	}
 }
 
+/*
+ * What comes up short is at the end of the file, or where the page cache ends;
+ * the next step tells which. Linux's client hands a short reply on to whoever
+ * reads with O_NONBLOCK, so only the end may make one.
+ */
 static int read_here(struct op *op, size_t count)
 {
 	struct iovec iov[P9_MAX_IOV];
@@ -264,10 +269,17 @@ static int read_here(struct op *op, size_t count)
 
 	wire_init(&w, op->req->in, op->req->nin);
 	wire_skip(&w, P9_IO_HEADER);
-	n = transfer(op->open, iov, wire_pieces(&w, count, iov), op->u[0], false);
+	do {
+		unsigned niov = wire_pieces(&w, count - op->count, iov);
+
+		n = transfer(op->open, iov, niov, op->u[0] + op->count, false);
+		if (n > 0) {
+			wire_skip(&w, (size_t)n);
+			op->count += (size_t)n;
+		}
+	} while (n > 0 && op->count < count);
 	op->again = n == -EAGAIN;
-	op->count = n < 0 ? 0 : (size_t)n;
-	return n < 0 ? (int)n : 0;
+	return n < 0 && (op->again || !op->count) ? (int)n : 0;
 }
 
 int read_work(struct op *op)

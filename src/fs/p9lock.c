@@ -221,15 +221,19 @@ int lock_finish(struct op *op, struct wire *w)
 	return 0;
 }
 
+/*
+ * Linux's client keeps for itself what lock it has in mind and sends UNLCK. It
+ * is told of any lock there is, then, as somebody who wants to write would be.
+ */
 int getlock_check(struct op *op)
 {
 	struct flock fl;
 	int error = is_lockable(op);
 
+	if (op->u[GET_TYPE] == P9_LOCK_UNLCK)
+		op->u[GET_TYPE] = P9_LOCK_WRLCK;
 	if (!error)
 		error = to_flock(op->u[GET_TYPE], op->u[GET_START], op->u[GET_LEN], &fl);
-	if (!error && fl.l_type == F_UNLCK)
-		error = -EINVAL;
 	return error ? error : owner(op, op->s[0], (uint32_t)op->u[GET_PROC], false);
 }
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """
-Marks: linux(boots=N, weight=W, machine=M) needs a host that runs Linux guests, boots N of them, and takes as long as
-W boots (in the lab: about 10 s each; 16 kB of serial output are a boot, too); tests of one machine M stay together. kvm needs any /dev/kvm. long is for `make
-check-long` only. `make check` may boot 25 Linux guests in all, which is checked here.
+Marks: linux(boots=N, weight=W) needs a host that runs Linux guests, boots N of them, and takes as long as W boots
+(in the lab: about 10 s each; 16 kB of serial output are a boot, too). linux(machine=NAME, weight=W): all tests with
+this NAME share a machine; it is one boot, and all of them together weigh W. kvm needs any /dev/kvm. long is for
+`make check-long` only. `make check` may boot 25 Linux guests in all, which is checked here.
 """
 import os
 import subprocess
@@ -20,32 +21,41 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "linux(boots=1, weight=boots, machine=None): boots so many Linux guests")
+    config.addinivalue_line("markers", "linux(boots=1, weight=boots): boots so many Linux guests")
     config.addinivalue_line("markers", "kvm: needs /dev/kvm")
     config.addinivalue_line("markers", "long: not part of `make check`")
 
 
-def boots(item):
+def marked(item, what, default):
     mark = item.get_closest_marker("linux")
-    return mark.kwargs.get("boots", 1) if mark else 0
+    return mark.kwargs.get(what, default) if mark else default
 
 
-def weight(item):
-    mark = item.get_closest_marker("linux")
-    return mark.kwargs.get("weight", boots(item))
+def machines(items):
+    """The Linux tests, those that share a machine together."""
+    found = {}
+    for item in items:
+        if item.get_closest_marker("linux"):
+            found.setdefault(marked(item, "machine", item.nodeid), []).append(item)
+    return list(found.values())
+
+
+def boots(tests):
+    return marked(tests[0], "boots", 1)
+
+
+def weight(tests):
+    return marked(tests[0], "weight", boots(tests))
 
 
 def part(items, k, n):
-    """The heaviest first, each to the part that has least. Those that share a machine are one."""
-    together = {}
-    for item in items:
-        together.setdefault(item.get_closest_marker("linux").kwargs.get("machine", item), []).append(item)
+    """The heaviest first, each to the part that has least."""
     load, mine = [0] * n, []
-    for group in sorted(together.values(), key=lambda group: sum(map(weight, group)), reverse=True):
+    for tests in sorted(machines(items), key=weight, reverse=True):
         lightest = load.index(min(load))
-        load[lightest] += sum(map(weight, group))
+        load[lightest] += weight(tests)
         if lightest == k - 1:
-            mine += group
+            mine += tests
     return mine
 
 
@@ -53,12 +63,12 @@ def part(items, k, n):
 def pytest_collection_modifyitems(config, items):
     """Before -m and -k choose: the sum is the same whatever is chosen."""
     everyday = [item for item in items if not item.get_closest_marker("long")]
-    total = sum(map(boots, everyday))
+    total = sum(map(boots, machines(everyday)))
     if total > BOOTS:
         raise pytest.UsageError(f"{total} Linux boots, more than {BOOTS}: mark some as long")
     chosen = items if config.getoption("long") else everyday
     k, n = map(int, config.getoption("part").split("/"))
-    mine = part([item for item in chosen if item.get_closest_marker("linux")], k, n) if n > 1 else chosen
+    mine = set(part(chosen, k, n) if n > 1 else chosen)
     config.hook.pytest_deselected(items=[item for item in items if item not in mine])
     items[:] = [item for item in items if item in mine]
 

@@ -18,7 +18,7 @@ import pytest
 import images
 import vm
 
-pytestmark = pytest.mark.linux(boots=0, machine="command")
+pytestmark = pytest.mark.linux(machine="commands", weight=6)
 HERE = os.path.dirname(os.path.realpath(__file__))
 
 
@@ -250,7 +250,6 @@ def test_read_only_share(machine, share):
     sh("umount /mnt/ro")
 
 
-@pytest.mark.linux(boots=1, weight=8, machine="command")
 def test_main_command(machine):
     """Last: its input, both outputs, its status."""
     machine.type("a line\n")
@@ -261,6 +260,7 @@ def test_main_command(machine):
 
 # Each with a machine of its own.
 
+@pytest.mark.long
 @pytest.mark.linux(boots=1)
 def test_panic(kvm):
     """A panic is no status of the command's."""

@@ -294,6 +294,7 @@ def test_reboot_by_triple_fault(kvm):
     assert re.search(r"rip [0-9a-f]{16}", vm.err.text()), vm.story()
 
 
+@pytest.mark.long
 @pytest.mark.linux
 def test_timeout(kvm):
     vm = small(kvm, "wait", "--timeout", 3)

@@ -69,7 +69,8 @@ class Stream:
 
 
 class Vm:
-    """kvm run ARGS. stdin: "null", "pipe", "closed" or a descriptor; stdout: "pipe", "closed" or a descriptor."""
+    """kvm run ARGS. stdin: "null", "pipe", "closed" or a descriptor; stdout: "pipe", "closed" or a descriptor. After
+    @patience seconds it counts as hanging."""
 
     def __init__(self, tmp, *args, stdin="null", stdout="pipe", patience=PATIENCE, **popen):
         self.status_file = os.path.join(tmp, "status")
