@@ -13,7 +13,7 @@
  */
 #include "guest/initramfs_unpack.h"
 #include "guest/file.h"
-#include "guest/library.h"
+#include "base/library.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -19,7 +19,7 @@
  */
 #include "guest/modules.h"
 #include "guest/file.h"
-#include "guest/library.h"
+#include "base/library.h"
 #include "guest/modules_impl.h"
 
 #include <errno.h>

@@ -11,7 +11,7 @@
 #include "guest/file.h"
 #include "guest/initramfs.h"
 #include "guest/initramfs_unpack.h"
-#include "guest/library.h"
+#include "base/library.h"
 #include "guest/modules.h"
 #include "guest/newc.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-#ifndef GUEST_LIBRARY_H
-#define GUEST_LIBRARY_H
+#ifndef BASE_LIBRARY_H
+#define BASE_LIBRARY_H
 
 #include "base/err.h"
 

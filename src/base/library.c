@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-#include "guest/library.h"
+#include "base/library.h"
 
 #include <dlfcn.h>
 #include <errno.h>
