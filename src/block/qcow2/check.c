@@ -22,7 +22,7 @@
  */
 
 #define PAGE_BITS    16
-#define CLUSTERS_MAX (1ull << 36)
+#define CLUSTERS_MAX (1ull << 32)
 
 struct counts {
 	struct qcow2 *im;
@@ -228,17 +228,22 @@ static int repair_cluster(struct counts *k, uint64_t c, uint64_t was, uint64_t i
 	return error;
 }
 
-/* Compares clusters [@c, @end); with @up those that are too low, else those too high. */
-static int compare(struct counts *k, uint64_t c, uint64_t end, bool up, int repair)
+/* Compares clusters [@c, @end); with @up those that are too low, else those too high. @missing: there is no block. */
+static int compare(struct counts *k, uint64_t c, uint64_t end, bool missing, bool up, int repair)
 {
 	for (; c < end; c++) {
 		uint64_t is = counted(k, c), was = 0;
-		int error = qcow2_refs_get(k->im, c, &was);
+		int error;
 
+		if (missing && !k->page[c >> PAGE_BITS]) { /* nothing is either */
+			c |= (1u << PAGE_BITS) - 1;
+			continue;
+		}
+		error = qcow2_refs_get(k->im, c, &was);
 		if (error)
 			return error;
-		if (up ? was >= is : was <= is)
-			continue;
+		if (up ? was >= is : was <= is || (!is && clusterset_has(&k->im->metadata, c)))
+			continue; /* what a repair made anew was not there to be counted */
 		k->out->corruptions += up;
 		k->out->leaks += !up;
 		error = repair ? repair_cluster(k, c, was, is) : 0;
@@ -277,7 +282,7 @@ static int compare_block(struct counts *k, uint64_t i, bool up, int repair)
 	if (missing && repair)
 		error = reserve(k, c, end, &added);
 	if (!error && !(missing && !repair && i < im->refs.n && im->refs.table[i]))
-		error = compare(k, c, end, up, repair);
+		error = compare(k, c, end, missing, up, repair);
 	for (size_t s = 0; s < added.nslots; s++)
 		clusterset_del(&im->metadata, added.slot[s]);
 	clusterset_free(&added);

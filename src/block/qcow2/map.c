@@ -190,7 +190,7 @@ static _Atomic(struct slice *) *place_of(struct qcow2 *im, uint64_t n)
 /* Under the lock: a slice that can be filled, with its tag cleared; NULL: out of memory. */
 static struct slice *slice_take(struct qcow2 *im)
 {
-	if (im->nslices < SLICES_CAP / slice_bytes(im))
+	if (im->nslices < im->slices_max)
 		return slice_new(im);
 	for (unsigned left = 2 * im->nslices; left--; im->hand = (im->hand + 1) % im->nslices) {
 		struct slice *s = im->slices[im->hand];

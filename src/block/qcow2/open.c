@@ -44,6 +44,7 @@ static void lay_out(struct qcow2 *im)
 	im->cluster_size = qcow2_cluster_size(&im->h);
 	im->slice_bits = 1u << l2_bits < SLICE_ENTRIES_MAX ? l2_bits : (unsigned)__builtin_ctz(SLICE_ENTRIES_MAX);
 	im->table_bits = l2_bits - im->slice_bits;
+	im->slices_max = SLICES_CAP >> 3 >> im->slice_bits;
 	if (im->blk.info.align > im->cluster_size)
 		im->blk.info.align = (uint32_t)im->cluster_size; /* in the file, things are no better aligned */
 	im->first_end = blk_size(im->file);

@@ -30,7 +30,7 @@
  */
 
 #define SLICE_ENTRIES_MAX 512u
-#define SLICES_CAP        (64u << 20) /* bytes of L2 kept in memory; a slice that is in use or dirty may exceed it */
+#define SLICES_CAP        (64u << 20) /* bytes of L2 kept in memory */
 
 #define L1_BAD            (1ull << 1) /* in memory, a bit that is reserved: points where it must not; -EIO */
 
@@ -100,6 +100,7 @@ struct qcow2 {
 	_Atomic uint64_t *l1;           /* [a] as on the disk, or L1_BAD; changed by [w] */
 	_Atomic(struct table *) *table; /* [a] */
 	struct slice **slices;          /* [m] all of them */
+	unsigned slices_max;            /* [c] more only while all are in use or dirty */
 	unsigned nslices, hand;         /* [m] */
 	struct slice *dirty;            /* [m] */
 	unsigned ndirty;                /* [m] */
