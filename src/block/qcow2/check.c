@@ -39,6 +39,12 @@ static uint32_t counted(const struct counts *k, uint64_t c)
 	return page ? page[c & ((1u << PAGE_BITS) - 1)] : 0;
 }
 
+static void bad(struct counts *k)
+{
+	k->out->corruptions++;
+	k->out->bad++;
+}
+
 /* One reference to each cluster of [@off, @off + @len). */
 static int count(struct counts *k, uint64_t off, uint64_t len)
 {
@@ -50,7 +56,7 @@ static int count(struct counts *k, uint64_t off, uint64_t len)
 		uint32_t **page = c < k->n ? &k->page[c >> PAGE_BITS] : NULL;
 
 		if (!page) {
-			k->out->corruptions++; /* beyond the end of the file */
+			bad(k); /* beyond the end of the file */
 			break;
 		}
 		if (!*page)
@@ -80,7 +86,7 @@ static int count_entry(struct counts *k, uint64_t e, bool active)
 	}
 	if (e & QCOW2_L2_RESERVED || in_cluster(im, host) || (!host && e & QCOW2_COPIED) ||
 	    (e & QCOW2_ZERO && im->h.version < 3)) {
-		k->out->corruptions++;
+		bad(k);
 		return 0;
 	}
 	k->out->allocated += active && host && !(e & QCOW2_ZERO);
@@ -96,7 +102,7 @@ static int count_l2(struct counts *k, uint64_t e, bool active)
 	if (!e)
 		return 0;
 	if (!off || e & QCOW2_L1_RESERVED || in_cluster(im, off) || cluster_of(im, off) >= k->n) {
-		k->out->corruptions++;
+		bad(k);
 		return 0;
 	}
 	error = count(k, off, im->cluster_size);
@@ -144,7 +150,7 @@ static int count_bitmap(struct counts *k, uint64_t off, uint64_t n)
 	int error;
 
 	if (n > QCOW2_MAX_L1 / 8 || in_cluster(k->im, off)) {
-		k->out->corruptions++;
+		bad(k);
 		return 0;
 	}
 	raw = malloc(n * 8 + 1);
@@ -170,7 +176,7 @@ static int count_bitmaps(struct counts *k)
 	if (!h->nb_bitmaps)
 		return 0;
 	if (size > QCOW2_MAX_L1 || in_cluster(k->im, h->bitmaps_off) || h->bitmaps_off > INT64_MAX - size) {
-		k->out->corruptions++;
+		bad(k);
 		return 0;
 	}
 	raw = malloc(size + 1);
@@ -195,7 +201,7 @@ static int count_refs(struct counts *k)
 		uint64_t off = im->refs.table[i];
 
 		if (qcow2_refs_bad(im, i))
-			k->out->corruptions++;
+			k->out->corruptions++; /* a repair makes a new block */
 		else if (off)
 			error = count(k, off, im->cluster_size);
 	}
@@ -344,12 +350,13 @@ static int flags_l2(struct counts *k, uint64_t table, int repair)
 static int flags_all(struct counts *k, int repair)
 {
 	struct qcow2 *im = k->im;
-	int error = 0;
+	uint8_t *raw = malloc(im->h.l1_size * 8ul + 1);
+	int error = raw ? waitio_read(&im->io, im->h.l1_off, raw, im->h.l1_size * 8ul) : -ENOMEM;
 
 	for (uint64_t i = 0; i < im->h.l1_size && !error; i++) {
-		uint64_t e = atomic_load(&im->l1[i]), off = e & QCOW2_OFFSET;
+		uint64_t e = get_be64(raw + i * 8), off = e & QCOW2_OFFSET;
 
-		if (!off || e & L1_BAD)
+		if (!off || atomic_load(&im->l1[i]) & L1_BAD)
 			continue;
 		error = flags_entry(k, im->h.l1_off + i * 8, e, off, repair);
 		if (!error && repair)
@@ -357,6 +364,7 @@ static int flags_all(struct counts *k, int repair)
 		if (!error)
 			error = flags_l2(k, off, repair);
 	}
+	free(raw);
 	return error;
 }
 
@@ -417,18 +425,22 @@ int qcow2_check(struct qcow2 *im, int repair, struct qcow2_check *out, struct er
 	return error;
 }
 
-int qcow2_make_clean(struct qcow2 *im, struct err *err)
+int qcow2_repair(struct qcow2 *im, struct qcow2_check *out, struct err *err)
 {
-	struct qcow2_check result;
+	uint64_t bits = im->h.incompatible & ~QCOW2_DIRTY;
 	uint8_t raw[8];
-	int error = qcow2_check(im, 1, &result, err);
+	int error = qcow2_check(im, 1, out, err);
 
-	if (error)
+	if (!out->bad)
+		bits &= ~QCOW2_CORRUPT;
+	if (error || bits == im->h.incompatible)
 		return error;
-	im->h.incompatible &= ~QCOW2_DIRTY;
-	put_be64(raw, im->h.incompatible);
+	put_be64(raw, bits);
 	error = waitio_write(&im->io, QCOW2_AT_INCOMPATIBLE, raw, sizeof(raw));
 	if (!error)
 		error = waitio_flush(&im->io);
-	return error ? err_sys(err, error, "%s: write", im->blk.name) : 0;
+	if (error)
+		return err_sys(err, error, "%s: write", im->blk.name);
+	im->h.incompatible = bits;
+	return 0;
 }

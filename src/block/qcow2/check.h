@@ -9,9 +9,10 @@
 struct qcow2;
 
 struct qcow2_check {
-	uint64_t corruptions;                     /* what may lose data: a refcount too low, an entry that cannot be */
-	uint64_t leaks;                           /* clusters that nobody names */
-	uint64_t fixed;                           /* of both */
+	uint64_t corruptions; /* what may lose data: refcounts too low, wrong flags, entries that cannot be */
+	uint64_t bad;         /* of these: entries and tables that cannot be, which no repair can make right */
+	uint64_t leaks;       /* clusters that are counted more often than they are named */
+	uint64_t fixed;       /* of all */
 	uint64_t clusters, allocated, compressed; /* of the disk: all, those with data, compressed ones among these */
 	uint64_t end;                             /* of the file's used part, bytes */
 };
@@ -23,7 +24,7 @@ struct qcow2_check {
  */
 int qcow2_check(struct qcow2 *im, int repair, struct qcow2_check *out, struct err *err);
 
-/* Makes refcounts right and clears the dirty bit. */
-int qcow2_make_clean(struct qcow2 *im, struct err *err);
+/* The same with a repair; then clears the dirty bit and, if nothing is bad, the corrupt bit. */
+int qcow2_repair(struct qcow2 *im, struct qcow2_check *out, struct err *err);
 
 #endif

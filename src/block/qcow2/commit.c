@@ -65,14 +65,14 @@ struct commit {
 void qcow2_unlink(struct qcow2 *im, struct unlinked u)
 {
 	struct unlinked_list *l = &im->gone;
-	struct unlinked *last = l->n ? &l->item[l->n - 1] : NULL;
+	struct unlinked *last = l->item && l->n ? &l->item[l->n - 1] : NULL;
 
 	if (last && last->host + last->len == u.host && !in_cluster(im, u.host) && !u.table && !last->table &&
 	    last->punch == u.punch) {
 		last->len += u.len;
 		return;
 	}
-	if (l->n == l->cap) {
+	if (!l->item || l->n == l->cap) {
 		size_t cap = l->cap ? 2 * l->cap : 64;
 		struct unlinked *item = realloc(l->item, cap * sizeof(*item));
 

@@ -62,7 +62,8 @@ static size_t put_extension(uint8_t *p, uint32_t type, const char *text)
 
 	put_be32(p, type);
 	put_be32(p + 4, (uint32_t)n);
-	memcpy(p + 8, text, n);
+	for (size_t i = 0; i < n; i++)
+		p[8 + i] = (uint8_t)text[i]; /* without the zero byte at its end */
 	return 8 + (n + 7) / 8 * 8;
 }
 

@@ -10,7 +10,7 @@
 #endif
 
 /*
- * Compressed clusters to bytes. The data of a cluster ends somewhere
+ * Compressed clusters to bytes and back. The data of a cluster ends somewhere
  * in its last sector, so what counts is that a whole cluster comes out.
  */
 
@@ -26,8 +26,22 @@ static int inflate_zlib(const void *in, size_t len, void *out, size_t size)
 	return !z.avail_out && (r == Z_STREAM_END || r == Z_BUF_ERROR || r == Z_OK) ? 0 : -EIO;
 }
 
+static size_t deflate_zlib(const void *in, void *out, size_t size)
+{
+	z_stream z = { .next_in = (Bytef *)in, .avail_in = (uInt)size, .next_out = out, .avail_out = (uInt)size - 1 };
+	int r;
+
+	/* Other readers take windows of at most 4 KiB. */
+	if (deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -12, 9, Z_DEFAULT_STRATEGY) != Z_OK)
+		return 0;
+	r = deflate(&z, Z_FINISH);
+	deflateEnd(&z);
+	return r == Z_STREAM_END ? z.total_out : 0;
+}
+
 #ifdef HAVE_ZSTD
 struct libzstd {
+	typeof(ZSTD_compress) *compress;
 	typeof(ZSTD_createDStream) *create;
 	typeof(ZSTD_decompressStream) *decompress;
 	typeof(ZSTD_freeDStream) *free;
@@ -35,6 +49,7 @@ struct libzstd {
 };
 
 static const struct library_fn zstd_fns[] = {
+	LIBRARY_FN(struct libzstd, compress, ZSTD_compress),
 	LIBRARY_FN(struct libzstd, create, ZSTD_createDStream),
 	LIBRARY_FN(struct libzstd, decompress, ZSTD_decompressStream),
 	LIBRARY_FN(struct libzstd, free, ZSTD_freeDStream),
@@ -73,6 +88,15 @@ static int inflate_zstd(const void *in, size_t len, void *out, size_t size)
 	return dst.pos == size ? 0 : -EIO;
 }
 
+#define ZSTD_LEVEL 3 /* zstd's own default */
+
+static size_t deflate_zstd(const void *in, void *out, size_t size)
+{
+	size_t n = zstd.compress(out, size - 1, in, size, ZSTD_LEVEL);
+
+	return zstd.is_error(n) ? 0 : n;
+}
+
 int qcow2_compression_load(enum qcow2_compression type, struct err *err)
 {
 	if (type != QCOW2_ZSTD)
@@ -88,6 +112,11 @@ static int inflate_zstd(const void *in, size_t len, void *out, size_t size)
 	return -EIO; /* never opened */
 }
 
+static size_t deflate_zstd(const void *in, void *out, size_t size)
+{
+	return 0;
+}
+
 int qcow2_compression_load(enum qcow2_compression type, struct err *err)
 {
 	return type == QCOW2_ZSTD ? err_set(err, -ENOTSUP, "zstd compression is not built in") : 0;
@@ -97,4 +126,9 @@ int qcow2_compression_load(enum qcow2_compression type, struct err *err)
 int qcow2_inflate_cluster(enum qcow2_compression type, const void *in, size_t len, void *out, size_t size)
 {
 	return type == QCOW2_ZSTD ? inflate_zstd(in, len, out, size) : inflate_zlib(in, len, out, size);
+}
+
+size_t qcow2_deflate_cluster(enum qcow2_compression type, const void *in, void *out, size_t size)
+{
+	return type == QCOW2_ZSTD ? deflate_zstd(in, out, size) : deflate_zlib(in, out, size);
 }

@@ -26,9 +26,9 @@ static int read_header(struct qcow2 *im, struct err *err)
 	return error;
 }
 
-static int check_state(struct qcow2 *im, struct err *err)
+static int check_state(struct qcow2 *im, bool as_is, struct err *err)
 {
-	if (im->h.incompatible & QCOW2_CORRUPT && !im->blk.info.read_only)
+	if (!as_is && im->h.incompatible & QCOW2_CORRUPT && !im->blk.info.read_only)
 		return err_set(err, -EROFS,
 		               "%s: the image is marked corrupt: open it with ,ro or repair it with "
 		               "`kvm disk check --repair %s`",
@@ -139,10 +139,12 @@ static int read_tables(struct qcow2 *im, struct err *err)
 /* After a crash with lazy refcounts they are made anew. */
 static int clean_up(struct qcow2 *im, struct err *err)
 {
+	struct qcow2_check result;
+
 	if (!(im->h.incompatible & QCOW2_DIRTY) || im->blk.info.read_only)
 		return 0;
 	log_verbose("%s: was not closed; its refcounts are made anew", im->blk.name);
-	return qcow2_make_clean(im, err);
+	return qcow2_repair(im, &result, err);
 }
 
 static void describe(struct qcow2 *im, const struct blk_options *opt)
@@ -223,7 +225,7 @@ static struct qcow2 *image_new(struct blk *file, struct err *err)
 	return im;
 }
 
-static int image_open(struct qcow2 *im, const struct blk_options *opt, struct err *err)
+static int image_open(struct qcow2 *im, const struct blk_options *opt, bool as_is, struct err *err)
 {
 	int error = waitio_open(&im->io, im->file, err);
 
@@ -231,31 +233,46 @@ static int image_open(struct qcow2 *im, const struct blk_options *opt, struct er
 	if (!error)
 		error = read_header(im, err);
 	if (!error)
-		error = check_state(im, err);
+		error = check_state(im, as_is, err);
 	if (error)
 		return error;
 	lay_out(im);
 	error = read_tables(im, err);
-	if (!error)
+	if (!error && !as_is)
 		error = clean_up(im, err);
-	if (!error)
+	if (!error && !as_is)
 		error = qcow2_backing_open(im, opt, err);
 	atomic_store(&im->needs_activation, im->h.autoclear != 0);
 	atomic_store(&im->blk.size, im->h.size);
 	return error;
 }
 
-int qcow2_open(struct blk *file, const struct blk_options *opt, struct blk **out, struct err *err)
+static int open_as(struct blk *file, const struct blk_options *opt, bool as_is, struct blk **out, struct err *err)
 {
 	struct qcow2 *im = image_new(file, err);
 	int error;
 
 	if (!im)
 		return -ENOMEM;
-	error = image_open(im, opt, err);
+	error = image_open(im, opt, as_is, err);
 	if (error)
 		image_free(im);
 	else
 		*out = &im->blk;
 	return error;
+}
+
+int qcow2_open(struct blk *file, const struct blk_options *opt, struct blk **out, struct err *err)
+{
+	return open_as(file, opt, false, out, err);
+}
+
+int qcow2_open_as_is(struct blk *file, const struct blk_options *opt, struct blk **out, struct err *err)
+{
+	return open_as(file, opt, true, out, err);
+}
+
+struct qcow2 *qcow2_image(struct blk *b)
+{
+	return b->ops == &qcow2_ops ? qcow2_of(b) : NULL;
 }

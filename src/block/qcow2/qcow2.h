@@ -145,6 +145,9 @@ static inline struct qcow2 *qcow2_of(struct blk *b)
 
 /* open.c */
 int qcow2_open(struct blk *file, const struct blk_options *opt, struct blk **out, struct err *err);
+/* For tools: as it is, also if it is marked dirty or corrupt, and without the image below. Not for reading data. */
+int qcow2_open_as_is(struct blk *file, const struct blk_options *opt, struct blk **out, struct err *err);
+struct qcow2 *qcow2_image(struct blk *b); /* NULL: @b is none */
 
 /* backing.c: opens what @im->h names; leaves backing NULL where there is none. */
 int qcow2_backing_open(struct qcow2 *im, const struct blk_options *opt, struct err *err);
@@ -239,6 +242,8 @@ void qcow2_inflater_free(struct inflater *f); /* nothing is in flight. NULL is f
 int qcow2_compression_load(enum qcow2_compression type, struct err *err);
 /* One cluster: @in is what the entry tells. 0, -EIO or -ENOMEM. Any thread. */
 int qcow2_inflate_cluster(enum qcow2_compression type, const void *in, size_t len, void *out, size_t size);
+/* The other way: bytes of @out, or 0: it does not get smaller. Both of @size bytes. */
+size_t qcow2_deflate_cluster(enum qcow2_compression type, const void *in, void *out, size_t size);
 
 /* worker.c: parks @x, of which the thread makes @x->off + @x->pos writable; or until all that is finished is durable.
  */

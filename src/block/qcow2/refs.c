@@ -423,6 +423,8 @@ int qcow2_refs_take(struct qcow2 *im, uint64_t min, uint64_t want, uint64_t *clu
 	uint64_t c = im->refs.hint;
 	int error;
 
+	if (min > per_block(im)) /* a run lies within one block */
+		return -EFBIG;
 	for (;;) {
 		if (c >= clusters_max(im))
 			return -EFBIG;

@@ -40,7 +40,8 @@ int qcow2_refs_set(struct qcow2 *im, uint64_t cluster, uint64_t count);
 
 /*
  * Takes up to @want free clusters in a row, at least @min, refcount 1 each;
- * none of them holds metadata. Refcount blocks and a larger table are made as needed.
+ * none of them holds metadata. -EFBIG: @min is more than a block counts. Refcount blocks and a larger table are made as
+ * needed.
  */
 int qcow2_refs_take(struct qcow2 *im, uint64_t min, uint64_t want, uint64_t *cluster, uint64_t *n);
 /* One reference less. A refcount that is 0 already, or that cannot be read, is left alone: the image is corrupt there.

@@ -110,11 +110,10 @@ int qcow2_snapshots_read(struct qcow2 *im, struct qcow2_snapshot **list, struct 
 	*list = NULL;
 	if (!n)
 		return 0;
-	w = malloc(sizeof(*w));
+	w = calloc(1, sizeof(*w));
 	*list = calloc(n, sizeof(**list));
 	if (w && *list) {
 		w->im = im;
-		w->at = w->len = 0;
 		error = read_all(w, *list, n);
 	}
 	free(w);
