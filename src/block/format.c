@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "block/block_impl.h"
+#include "block/qcow2/qcow2.h"
 
 #include <errno.h>
 #include <string.h>
@@ -11,7 +12,7 @@
  * opened; but a guest must not make a raw disk look like one of them.
  */
 const struct blk_format_entry blk_formats[] = {
-	{ .name = "qcow2", .format = BLK_QCOW2, MAGIC("QFI\xfb") },
+	{ .name = "qcow2", .format = BLK_QCOW2, MAGIC("QFI\xfb"), .open = qcow2_open },
 	{ .name = "qed", MAGIC("QED\0") },
 	{ .name = "vmdk", MAGIC("KDMV") },
 	{ .name = "vmdk", MAGIC("COWD") },
@@ -69,7 +70,7 @@ static int open_format(struct blk *file, const struct blk_format_entry *e, const
 	if (!e->open)
 		return err_set(err, -ENOTSUP, "%s: %s images come with a later version; format=raw takes it as it is",
 		               blk_name(file), e->name);
-	error = blk_info(file)->read_only ? 0 : blk_file_use(file, BLK_FILE_GROWS, err);
+	error = blk_file_use(file, BLK_FILE_GROWS, err); /* read-only, too: the last cluster may be cut short */
 	return error ? error : e->open(file, opt, out, err);
 }
 
