@@ -60,12 +60,13 @@ def tree(tmp_path):
 
 @pytest.mark.linux(boots=1)
 def test_root_and_more_disks(kvm, tree, tmp_path):
-    """vda is the root and is written to; the others are what they were said to be."""
-    image = make_fs(tmp_path / "root.img", tree, 64)
+    """vda is the root, a QCOW2 image over a raw one, and is written to; the others are what they were said to be."""
+    base, image = make_fs(tmp_path / "root.img", tree, 64), tmp_path / "root.qcow2"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-b", base, "-F", "raw", image], check=True)
     data, cow = tmp_path / "data.img", tmp_path / "cow.img"
     data.write_bytes(os.urandom(3 << 20))
     cow.write_bytes(os.urandom(1 << 20))
-    before = digest(data), digest(cow)
+    before = digest(data), digest(cow), digest(base)
     vm = kvm(*kernel(), "-c", 2, image, "-d", f"{data},ro,serial=abc", "-d", f"{cow},cow,queues=1", "--", "sh", "-c",
              "grep ' / ' /proc/mounts; cat /sys/block/vdb/serial /sys/block/vdb/ro; ls /sys/block/vda/mq /sys/block/vdc/mq;"
              "echo written >/new; blockdev --setrw /dev/vdb; dd if=/dev/zero of=/dev/vdb bs=4k count=1 conv=fsync 2>/dev/null"
@@ -76,9 +77,12 @@ def test_root_and_more_disks(kvm, tree, tmp_path):
     assert "/dev/vda / ext4 rw," in out and "\nabc" in out and "wrote" not in out, vm.story()
     assert "/sys/block/vda/mq:\n0\n1\n" in out and "/sys/block/vdc/mq:\n0\n" in out, vm.story()
     assert hashlib.md5(data.read_bytes()).hexdigest() in out and hashlib.md5(bytes(9 * 4096)).hexdigest() in out
-    assert (digest(data), digest(cow)) == before
-    assert cat(image, "/new") == "written\n"
-    assert subprocess.run(["e2fsck", "-fn", image], capture_output=True, check=False).returncode == 0
+    assert (digest(data), digest(cow), digest(base)) == before
+    assert subprocess.run(["qemu-img", "check", "-q", image], check=False).returncode == 0
+    raw = tmp_path / "raw.img"
+    subprocess.run(["qemu-img", "convert", "-O", "raw", image, raw], check=True)
+    assert cat(raw, "/new") == "written\n"
+    assert subprocess.run(["e2fsck", "-fn", raw], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.long
