@@ -160,7 +160,7 @@ int vp9_new(const struct p9_export *ex, const char *tag, const struct gmem *mem,
 		return error;
 	}
 	memcpy(v->dev.config, &len, sizeof(len));
-	memcpy(v->dev.config + sizeof(len), tag, len);
+	memcpy(v->dev.config + sizeof(len), tag, len); /* NOLINT(bugprone-not-null-terminated-result): none is wanted */
 	*out = v;
 	return 0;
 }

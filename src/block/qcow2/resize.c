@@ -17,8 +17,8 @@ static int write_header(struct qcow2 *im, uint64_t size, uint32_t l1_size, uint6
 	int error;
 
 	put_be64(raw, size);
-	put_be32(raw + QCOW2_AT_L1_SIZE - QCOW2_AT_SIZE, l1_size);
-	put_be64(raw + QCOW2_AT_L1_OFFSET - QCOW2_AT_SIZE, l1_off);
+	put_be32(raw + (QCOW2_AT_L1_SIZE - QCOW2_AT_SIZE), l1_size);
+	put_be64(raw + (QCOW2_AT_L1_OFFSET - QCOW2_AT_SIZE), l1_off);
 	error = waitio_write(&im->io, QCOW2_AT_SIZE, raw, sizeof(raw));
 	return error ? error : waitio_flush(&im->io);
 }

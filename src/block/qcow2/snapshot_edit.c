@@ -316,8 +316,8 @@ static int apply(struct qcow2 *im, const struct qcow2_snapshot *s)
 	if (!error)
 		error = sync_refs(im);
 	put_be64(raw, s->disk_size);
-	put_be32(raw + QCOW2_AT_L1_SIZE - QCOW2_AT_SIZE, (uint32_t)n);
-	put_be64(raw + QCOW2_AT_L1_OFFSET - QCOW2_AT_SIZE, off);
+	put_be32(raw + (QCOW2_AT_L1_SIZE - QCOW2_AT_SIZE), (uint32_t)n);
+	put_be64(raw + (QCOW2_AT_L1_OFFSET - QCOW2_AT_SIZE), off);
 	if (!error)
 		error = waitio_write(&im->io, QCOW2_AT_SIZE, raw, sizeof(raw));
 	return error ? error : waitio_flush(&im->io);
