@@ -275,6 +275,7 @@ def test_no_directory(kvm, guests, rundir, monkeypatch):
     assert m.err.text() == f"kvm: {rundir} is no directory: remove it\n"
     m = kvm("-k", guests("deaf"))
     m.out.wait_for("up")
+    m.err.wait_for("\n")
     assert m.err.text() == f"kvm: no control socket: {rundir} is no directory: remove it\n"
     assert "is no directory" in ctl("list", status=1)
     rundir.unlink()

@@ -10,6 +10,9 @@
  * any moment leaves it as it was or as it was to be, and at worst leaky.
  */
 
+/* The header's size and L1 table, in one write to one sector, durable. */
+int qcow2_write_l1_fields(struct qcow2 *im, uint64_t size, uint32_t l1_size, uint64_t l1_off);
+
 /* A new size of the disk, in bytes, a multiple of 512. Shorter: what lies past it is lost. */
 int qcow2_resize(struct qcow2 *im, uint64_t size, struct err *err);
 

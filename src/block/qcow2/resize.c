@@ -11,7 +11,7 @@
  * end is given back, then the header. The header's fields lie in one sector.
  */
 
-static int write_header(struct qcow2 *im, uint64_t size, uint32_t l1_size, uint64_t l1_off)
+int qcow2_write_l1_fields(struct qcow2 *im, uint64_t size, uint32_t l1_size, uint64_t l1_off)
 {
 	uint8_t raw[24] = { 0 }; /* size, no encryption, L1 size and offset */
 	int error;
@@ -78,7 +78,7 @@ static int grow_l1(struct qcow2 *im, uint64_t size)
 	if (!error)
 		error = grow_map(im, (uint32_t)n);
 	if (!error)
-		error = write_header(im, im->h.size, (uint32_t)n, off);
+		error = qcow2_write_l1_fields(im, im->h.size, (uint32_t)n, off);
 	if (error)
 		return error;
 	for (uint64_t c = first; im->h.l1_size && c <= last; c++) {
@@ -140,7 +140,7 @@ int qcow2_resize(struct qcow2 *im, uint64_t size, struct err *err)
 	if (!error)
 		error = qcow2_worker_stop(im);
 	if (!error)
-		error = write_header(im, size, im->h.l1_size, im->h.l1_off);
+		error = qcow2_write_l1_fields(im, size, im->h.l1_size, im->h.l1_off);
 	if (!error)
 		error = qcow2_refs_write(im); /* an old L1 table's */
 	if (error == -EFBIG)

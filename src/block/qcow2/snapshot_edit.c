@@ -301,7 +301,6 @@ int qcow2_snapshot_create(struct qcow2 *im, const char *name, struct err *err)
 static int apply(struct qcow2 *im, const struct qcow2_snapshot *s)
 {
 	uint64_t off = 0, n = s->l1_size, need = qcow2_l1_needed(s->disk_size, im->cluster_bits);
-	uint8_t raw[24] = { 0 }; /* size, no encryption, L1 size and offset */
 	uint64_t *l1;
 	int error;
 
@@ -315,12 +314,7 @@ static int apply(struct qcow2 *im, const struct qcow2_snapshot *s)
 	free(l1);
 	if (!error)
 		error = sync_refs(im);
-	put_be64(raw, s->disk_size);
-	put_be32(raw + (QCOW2_AT_L1_SIZE - QCOW2_AT_SIZE), (uint32_t)n);
-	put_be64(raw + (QCOW2_AT_L1_OFFSET - QCOW2_AT_SIZE), off);
-	if (!error)
-		error = waitio_write(&im->io, QCOW2_AT_SIZE, raw, sizeof(raw));
-	return error ? error : waitio_flush(&im->io);
+	return error ? error : qcow2_write_l1_fields(im, s->disk_size, (uint32_t)n, off);
 }
 
 int qcow2_snapshot_apply(struct qcow2 *im, const char *name, struct err *err)
