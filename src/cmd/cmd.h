@@ -34,10 +34,12 @@ int cmd_exec(int argc, char **argv);
 int cmd_shell(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
+int cmd_disk(int argc, char **argv);
 int cmd_version(int argc, char **argv);
 int cmd_help(int argc, char **argv);
 
-extern const char run_help[], list_help[], stop_help[], ctl_help[], sysrq_help[], exec_help[], shell_help[];
+extern const char run_help[], list_help[], stop_help[], ctl_help[], sysrq_help[], exec_help[], shell_help[],
+        disk_help[];
 
 /* Prints each line of @err with our prefix; returns EXIT_HOST. */
 int cmd_fail(const struct err *err);
