@@ -18,6 +18,7 @@ const struct command commands[] = {
 	{ "reboot", cmd_ctl, "[NAME]", "presses the reset button", ctl_help },
 	{ "nmi", cmd_ctl, "[NAME]", "sends an NMI to the first CPU", ctl_help },
 	{ "sysrq", cmd_sysrq, "[NAME] KEY", "sends a magic SysRq key to the guest's kernel", sysrq_help },
+	{ "disk", cmd_disk, "create|info|check|convert|... IMAGE", "makes and looks after disk images", disk_help },
 	{ "doctor", cmd_doctor, "[--json]", "tells what this host can do, and what to do about it", NULL },
 	{ "version", cmd_version, "", "prints the version, and what is built in", NULL },
 	{ "help", cmd_help, "[COMMAND]", "prints this, or how to use COMMAND", NULL },

@@ -66,7 +66,8 @@ def shares(tmp_path_factory, linux_obstacle):
         options = [word for m, (_, how) in MODES.items() for word in ("--9p", f"{top / m},{m},{how}")]
         # pylint: disable-next=consider-using-with
         machine = vm.Vm(tmp_path_factory.mktemp("machine"), *kernel(), "--name", "s", *options, "--", "sh", "-c",
-                        mount + "mount -t tmpfs local /tmp && echo ready && read end", stdin="pipe", patience=3000)
+                        mount + "mkdir /mnt/local; mount -t tmpfs local /mnt/local && echo ready && read end",
+                        stdin="pipe", patience=3000)
         machine.out.wait_for("ready")
         yield {m: top / m for m in MODES}
         machine.type("end\n")
@@ -98,11 +99,12 @@ def sh(script, *words, **how):
 def differ(shares, mode, seed, count):
     """The same on the share, on a local file system of the guest, and as the host sees it."""
     program = images.program("fsdiff")
-    sh("mkdir /mnt/$2/diff-$3 /tmp/$2-$3; exec $1 $3 $4 /mnt/$2/diff-$3 /tmp/$2-$3", program, mode, seed, count)
-    local = sh(f"sync; {program} tree /tmp/{mode}-{seed}")
+    sh("mkdir /mnt/$2/diff-$3 /mnt/local/$2-$3; exec $1 $3 $4 /mnt/$2/diff-$3 /mnt/local/$2-$3",
+       program, mode, seed, count)
+    local = sh(f"sync; {program} tree /mnt/local/{mode}-{seed}")
     if mode != "mapped":  # there, the host has other owners and modes
         assert subprocess.check_output([program, "tree", shares[mode] / f"diff-{seed}"], text=True) == local
-    sh(f"rm -rf /mnt/{mode}/diff-{seed} /tmp/{mode}-{seed}")
+    sh(f"rm -rf /mnt/{mode}/diff-{seed} /mnt/local/{mode}-{seed}")
     assert os.listdir(shares[mode]) == []
 
 
