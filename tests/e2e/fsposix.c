@@ -139,7 +139,7 @@ static void exclusive(void)
 		pid[i] = fork();
 		if (pid[i])
 			continue;
-		for (int k = 0; k < 20; k++) {
+		for (int k = 0; k < 10; k++) {
 			sprintf(name, "x%d", k);
 			if (open(name, O_CREAT | O_EXCL | O_WRONLY, 0600) >= 0)
 				CHECK(write(made[1], "+", 1) == 1);
@@ -153,7 +153,7 @@ static void exclusive(void)
 	close(made[1]);
 	while (read(made[0], name, 1) == 1)
 		n++;
-	CHECK(n == 20);
+	CHECK(n == 10);
 }
 
 static void append_records(char who)
@@ -287,11 +287,11 @@ static void long_names(void)
 
 static void deep(void)
 {
-	for (int i = 0; i < 40; i++)
+	for (int i = 0; i < 20; i++)
 		CHECK(!mkdir("deep", 0755) && !chdir("deep"));
 	touch("f");
 	CHECK(stat_of("f").st_size == 0);
-	for (int i = 0; i < 40; i++)
+	for (int i = 0; i < 20; i++)
 		CHECK(!chdir(".."));
 	FAILS(ENOTEMPTY, rmdir("deep"));
 }
@@ -299,13 +299,13 @@ static void deep(void)
 /* What there is all the time is told exactly once, whatever comes and goes meanwhile. */
 static void readdir_changes(void)
 {
-	int seen[300] = { 0 };
+	int seen[120] = { 0 };
 	struct dirent *e;
 	char name[64];
 	int n = 0;
 	DIR *d;
 
-	for (int i = 0; i < 300; i++) {
+	for (int i = 0; i < 120; i++) {
 		sprintf(name, "stays-%03d", i);
 		touch(name);
 		sprintf(name, "goes-%03d", i);
@@ -322,7 +322,7 @@ static void readdir_changes(void)
 		close(open(name, O_CREAT | O_WRONLY, 0600));
 	}
 	closedir(d);
-	for (int i = 0; i < 300; i++)
+	for (int i = 0; i < 120; i++)
 		CHECK(seen[i] == 1);
 }
 

@@ -74,7 +74,7 @@ def shares(tmp_path_factory, linux_obstacle):
         machine.ends("command", 0)
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=[pytest.param(m, marks=pytest.mark.long if "small" in m else ()) for m in MODES])
 def mode(request):
     return request.param
 
