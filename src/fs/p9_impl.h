@@ -92,13 +92,13 @@ struct host {
 struct file {
 	atomic_uint refs;
 	struct host *host;
-	int fd;                /* [c]; of locks: under the lock, -1 until the first */
-	bool slow;             /* [c] its file system may keep us waiting */
-	atomic_bool no_nowait; /* RWF_NOWAIT is not known here */
-	unsigned flags;        /* [c] opened: the host's O_* flags */
-	mode_t type;           /* [c] S_IFMT, as the host has it */
-	dev_t dev;             /* [c] */
-	ino_t ino;             /* [c] */
+	int fd;                   /* [c]; of locks: under the lock, -1 until the first */
+	bool slow;                /* [c] its file system may keep us waiting */
+	atomic_bool no_nowait[2]; /* RWF_NOWAIT is not known here: to reads, to writes */
+	unsigned flags;           /* [c] opened: the host's O_* flags */
+	mode_t type;              /* [c] S_IFMT, as the host has it */
+	dev_t dev;                /* [c] */
+	ino_t ino;                /* [c] */
 	pthread_mutex_t lock; /* for @dir, and @fd of locks; the loop takes it for local files only, which workers leave
 	                         alone */
 	struct dirbuf *dir;

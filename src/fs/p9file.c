@@ -243,7 +243,7 @@ int read_check(struct op *op)
  */
 static ssize_t transfer(struct file *f, const struct iovec *iov, unsigned n, uint64_t off, bool write)
 {
-	int flags = atomic_load(&f->no_nowait) ? 0 : RWF_NOWAIT;
+	int flags = atomic_load(&f->no_nowait[write]) ? 0 : RWF_NOWAIT;
 	ssize_t r;
 
 	for (;;) {
@@ -251,7 +251,7 @@ static ssize_t transfer(struct file *f, const struct iovec *iov, unsigned n, uin
 		          : preadv2(f->fd, iov, (int)n, (off_t)off, flags);
 		if (r >= 0 || errno != EOPNOTSUPP || !flags)
 			return r < 0 ? -errno : r;
-		atomic_store(&f->no_nowait, true);
+		atomic_store(&f->no_nowait[write], true);
 		flags = 0;
 	}
 }
