@@ -127,7 +127,7 @@ def test_user(kvm, tmp_path):
     peer.close()
     f = facts(v)
     check_quiet(f)
-    assert f["dhcp"][0] == "10.0.2.15 255.255.255.0 10.0.2.2"
+    assert f["dhcp"] == ["10.0.2.15 255.255.255.0 10.0.2.2"] * 2
     assert f["mac"] == ["02:00:00:00:00:07"] and f["mtu"] == ["65520"]
     assert f["ping"] == ["0"] * 2 and f["ping6"] == ["0"] and f["refused"] == ["1"]
     check_transfers(f, peer, 2)
