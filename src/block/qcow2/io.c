@@ -269,6 +269,41 @@ void child_submit(struct child *c, struct blk_queue *q, enum blk_op op, uint64_t
 	blk_submit(q, &c->req);
 }
 
+/* Buffers. */
+
+#define BUFFERS_BYTES (4u << 20) /* that a queue keeps */
+
+struct buffer {
+	struct buffer *next;
+};
+
+void *buffer_get(struct qcow2_queue *qq)
+{
+	struct buffer *b = qq->buffers;
+	void *p;
+
+	if (!b)
+		return posix_memalign(&p, 4096, qq->im->cluster_size) ? NULL : p;
+	qq->buffers = b->next;
+	qq->nbuffers--;
+	return b;
+}
+
+void buffer_put(struct qcow2_queue *qq, void *p)
+{
+	struct buffer *b = p;
+
+	if (!b)
+		return;
+	if (qq->nbuffers >= BUFFERS_BYTES >> qq->im->cluster_bits) {
+		free(b);
+		return;
+	}
+	b->next = qq->buffers;
+	qq->buffers = b;
+	qq->nbuffers++;
+}
+
 /* Reads. */
 
 bool hole_is_zero(const struct qcow2 *im, uint64_t off)
@@ -427,6 +462,10 @@ static void free_lists(struct qcow2_queue *qq)
 		if (c->iov != c->small)
 			free(c->iov);
 		free(c);
+	}
+	for (struct buffer *b = qq->buffers, *next; b; b = next) {
+		next = b->next;
+		free(b);
 	}
 }
 

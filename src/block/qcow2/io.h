@@ -13,7 +13,9 @@ struct qcow2_queue {
 	struct blk_queue *file, *backing;
 	struct request *requests; /* not in use */
 	struct child *children;   /* not in use */
-	atomic_uint active[2];    /* [a] requests by the phase in which they began */
+	struct buffer *buffers;   /* not in use, of a cluster each */
+	unsigned nbuffers;
+	atomic_uint active[2]; /* [a] requests by the phase in which they began */
 	pthread_mutex_t lock;
 	struct post *posted, **posted_end; /* under the lock */
 	struct loop_task task;
@@ -74,6 +76,13 @@ void child_submit(struct child *c, struct blk_queue *q, enum blk_op op, uint64_t
 
 /* The memory of @x from @from bytes on, @len bytes: into @iov; how many pieces. NULL: only how many. */
 unsigned request_pieces(const struct request *x, uint64_t from, uint64_t len, struct iovec *iov);
+
+/*
+ * Memory of a cluster's size for what surrounds data. The queue keeps some:
+ * given back to the C library, each would be faulted in anew. NULL: out of memory.
+ */
+void *buffer_get(struct qcow2_queue *qq);
+void buffer_put(struct qcow2_queue *qq, void *p); /* NULL is fine */
 
 /* @len zero bytes to write, at most ZEROES. */
 #define ZEROES (2u << 20)

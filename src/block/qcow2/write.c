@@ -38,8 +38,8 @@
 
 struct fill {
 	uint64_t len;
-	bool read; /* from the old place; else zeroes */
-	struct iovec iov;
+	bool read;        /* from the old place; else zeroes */
+	struct iovec iov; /* memory of its own, if it is read */
 };
 
 struct alloc {
@@ -51,7 +51,7 @@ struct alloc {
 	bool fresh, own;   /* own: the host cluster was theirs before */
 	uint64_t pos, len; /* the data: of the request */
 	struct fill head, tail;
-	uint8_t *memory; /* of fills, and of data in too many pieces */
+	uint8_t *gathered; /* data that came in too many pieces */
 	unsigned reading;
 	int error;
 	struct request *waiters;
@@ -139,7 +139,9 @@ static void alloc_end(struct alloc *a, int error)
 		next = w->next;
 		request_wake(w);
 	}
-	free(a->memory);
+	buffer_put(x->queue, a->head.iov.iov_base);
+	buffer_put(x->queue, a->tail.iov.iov_base);
+	free(a->gathered);
 	free(a);
 	request_fail(x, error);
 	request_drop(x);
@@ -178,10 +180,8 @@ static void alloc_write(struct alloc *a)
 	if (head)
 		add_fill(c, &at, &a->head);
 	if (gather) {
-		uint8_t *data = a->memory + a->head.len + a->tail.len;
-
-		iov_get(a->x->iov, a->x->niov, a->pos, data, a->len);
-		c->iov[at++] = (struct iovec){ data, a->len };
+		iov_get(a->x->iov, a->x->niov, a->pos, a->gathered, a->len);
+		c->iov[at++] = (struct iovec){ a->gathered, a->len };
 	} else {
 		at += request_pieces(a->x, a->pos, a->len, c->iov + at);
 	}
@@ -247,19 +247,22 @@ static void alloc_fill(struct alloc *a)
 	on_filled(&(struct request){ .owner = a });
 }
 
-/* Memory for what is read, and for data that comes in more pieces than a child may have. */
+static bool fill_memory(struct alloc *a, struct fill *f)
+{
+	if (f->read)
+		f->iov = (struct iovec){ buffer_get(a->x->queue), f->len };
+	return !f->read || f->iov.iov_base;
+}
+
+/* For what is read, and for data in more pieces than a child may have. */
 static bool alloc_memory(struct alloc *a)
 {
-	bool gather = request_pieces(a->x, a->pos, a->len, NULL) > BLK_MAX_IOV - 2;
-	uint64_t fills = a->head.len + a->tail.len, n = fills + (gather ? a->len : 0);
-
-	if (!a->head.read && !a->tail.read && !gather)
-		return true;
-	if (posix_memalign((void **)&a->memory, 4096, n))
-		return false;
-	a->head.iov = (struct iovec){ a->memory, a->head.len };
-	a->tail.iov = (struct iovec){ a->memory + a->head.len, a->tail.len };
-	return true;
+	if (request_pieces(a->x, a->pos, a->len, NULL) > BLK_MAX_IOV - 2) {
+		a->gathered = malloc(a->len);
+		if (!a->gathered)
+			return false;
+	}
+	return fill_memory(a, &a->head) && fill_memory(a, &a->tail);
 }
 
 /* The beginning. */
