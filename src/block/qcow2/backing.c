@@ -37,25 +37,34 @@ static int resolve(const char *path, const char *name, char out[PATH_MAX], struc
 	return n < PATH_MAX ? 0 : err_set(err, -ENAMETOOLONG, "%s: the path of its backing file is too long", path);
 }
 
+static int read_header(int fd, const char *path, struct qcow2_header *h)
+{
+	uint8_t head[512], *buf;
+	unsigned bits;
+	struct err err;
+	ssize_t n = pread(fd, head, sizeof(head), 0);
+	int error = n < 0 ? -EIO : qcow2_header_cluster_bits(head, (size_t)n, path, &bits, &err);
+
+	if (error)
+		return error;
+	buf = malloc(1ull << bits);
+	if (!buf)
+		return -ENOMEM;
+	n = pread(fd, buf, 1ull << bits, 0);
+	error = n < 0 ? -EIO : qcow2_header_parse(buf, (size_t)n, path, h, &err);
+	free(buf);
+	return error;
+}
+
 /* The header of the image at @path; -EINVAL: it has none. */
 static int peek(const char *path, struct qcow2_header *h, struct stat *st)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	size_t max = 1ull << QCOW2_MAX_CLUSTER_BITS;
-	uint8_t *buf = malloc(max);
-	ssize_t n = -1;
-	struct err err;
-	int error = 0;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error;
 
-	if (fd < 0 || fstat(fd, st))
-		error = -errno;
-	else if (buf)
-		n = pread(fd, buf, max, 0);
-	if (!error)
-		error = n < 0 ? -EIO : qcow2_header_parse(buf, (size_t)n, path, h, &err);
-	free(buf);
-	if (fd >= 0)
-		close(fd);
+	if (fd < 0)
+		return -errno;
+	error = fstat(fd, st) ? -errno : read_header(fd, path, h);
+	close(fd);
 	return error;
 }
 

@@ -11,17 +11,26 @@
 
 /* Opening an image: whatever is wrong with its header and tables is found here, or marked. */
 
+/* The first cluster, whose size is told by its beginning. */
 static int read_header(struct qcow2 *im, struct err *err)
 {
-	uint64_t max = 1ull << QCOW2_MAX_CLUSTER_BITS, n = blk_size(im->file);
-	uint8_t *buf = malloc(max);
-	int error;
+	uint64_t size = blk_size(im->file), n;
+	uint8_t head[512] = { 0 }, *buf;
+	unsigned bits;
+	int error = waitio_read(&im->io, 0, head, size < sizeof(head) ? size : sizeof(head));
 
+	if (error)
+		return err_sys(err, error, "%s: read", im->blk.name);
+	error = qcow2_header_cluster_bits(head, size < sizeof(head) ? size : sizeof(head), im->blk.name, &bits, err);
+	if (error)
+		return error;
+	n = size < 1ull << bits ? size : 1ull << bits;
+	buf = malloc(n);
 	if (!buf)
 		return err_set(err, -ENOMEM, "out of memory");
-	error = waitio_read(&im->io, 0, buf, n < max ? n : max);
+	error = waitio_read(&im->io, 0, buf, n);
 	error = error ? err_sys(err, error, "%s: read", im->blk.name)
-	              : qcow2_header_parse(buf, n < max ? n : max, im->blk.name, &im->h, err);
+	              : qcow2_header_parse(buf, n, im->blk.name, &im->h, err);
 	free(buf);
 	return error;
 }
