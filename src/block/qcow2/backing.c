@@ -78,7 +78,7 @@ static bool same(const struct stat *a, const struct stat *b)
 static int check_chain(const char *top, struct err *err)
 {
 	struct stat seen[CHAIN_MAX];
-	struct qcow2_header h;
+	struct qcow2_header h = { 0 };
 	char path[PATH_MAX], below[PATH_MAX];
 
 	snprintf(path, sizeof(path), "%s", top);
@@ -101,7 +101,7 @@ static int check_chain(const char *top, struct err *err)
 static int format_of(const struct qcow2 *im, const char *path, enum blk_format *format, struct err *err)
 {
 	const char *name = im->h.backing_format;
-	struct qcow2_header h;
+	struct qcow2_header h = { 0 };
 	struct stat st;
 
 	*format = BLK_GUESS;
