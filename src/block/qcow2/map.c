@@ -168,7 +168,7 @@ static struct slice *slice_new(struct qcow2 *im)
 	struct slice *s, **all = im->slices;
 
 	if (!(im->nslices & (im->nslices - 1))) { /* full: 0, 1, 2, 4, … */
-		all = realloc(all, (im->nslices ? 2ull * im->nslices : 1) * sizeof(*all));
+		all = realloc(all, (im->nslices ? 2ull * im->nslices : 1) * sizeof(struct slice *));
 		if (!all)
 			return NULL;
 		im->slices = all;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "block/qcow2/qcow2.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -364,6 +365,7 @@ static int block_need(struct qcow2 *im, uint64_t cluster, struct refblock **b)
 		error = block_make(im, cluster >> im->refs.bits);
 		if (!error)
 			error = block_load(im, cluster, b);
+		assert(error || *b); /* it is there now */
 	}
 	return error;
 }

@@ -150,7 +150,7 @@ static int put_packed(struct qcow2_writer *w, size_t len, uint64_t *entry)
 
 static int put_plain(struct qcow2_writer *w, const uint8_t *data, uint64_t *entry)
 {
-	uint64_t off;
+	uint64_t off = 0;
 	int error = take(w, &off);
 
 	*entry = off | QCOW2_COPIED;
