@@ -18,7 +18,7 @@ import pytest
 import images
 import vm
 
-pytestmark = pytest.mark.linux(machine="commands", weight=6)
+pytestmark = pytest.mark.linux(machine="commands", weight=25)
 HERE = os.path.dirname(os.path.realpath(__file__))
 
 
