@@ -3,10 +3,9 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "machine/exec.h"
+#include "machine/signals.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -84,24 +83,6 @@ static void on_signal(struct loop_fd *f, short revents)
 	}
 }
 
-static int take_signals(struct remote *r, struct err *err)
-{
-	static const int own[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH };
-	sigset_t set;
-
-	sigemptyset(&set);
-	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]); i++)
-		sigaddset(&set, own[i]);
-	pthread_sigmask(SIG_BLOCK, &set, NULL);
-	r->signals = (struct loop_fd){ .fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK),
-		                       .events = POLLIN,
-		                       .cb = on_signal };
-	if (r->signals.fd < 0)
-		return err_sys(err, -errno, "signalfd");
-	loop_fd_add(r->loop, &r->signals);
-	return 0;
-}
-
 static int conclude(const struct remote *r, int *status, struct err *err)
 {
 	if (r->silent)
@@ -125,7 +106,7 @@ int exec_run(int fd, const struct guest_command *cmd, int *status, struct err *e
 		close(fd);
 		return error;
 	}
-	error = take_signals(&r, err);
+	error = signals_take(r.loop, &r.signals, on_signal, err);
 	if (error)
 		close(fd);
 	else
@@ -137,10 +118,7 @@ int exec_run(int fd, const struct guest_command *cmd, int *status, struct err *e
 	}
 	exec_free(r.exec);
 	loop_timer_del(r.loop, &r.patience);
-	if (r.signals.fd >= 0) {
-		loop_fd_del(r.loop, &r.signals);
-		close(r.signals.fd);
-	}
+	signals_leave(r.loop, &r.signals);
 	loop_free(r.loop);
 	return error;
 }

@@ -16,12 +16,11 @@
 #include "machine/initrd.h"
 #include "machine/machine.h"
 #include "machine/net.h"
+#include "machine/signals.h"
 #include "machine/unpack_kernel.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,24 +256,6 @@ static void on_grace(struct loop_timer *t)
 static void on_end_key(void *opaque)
 {
 	end(opaque, END_KEY, 0);
-}
-
-static int take_signals(struct session *s, struct err *err)
-{
-	static const int own[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH };
-	sigset_t set;
-
-	sigemptyset(&set);
-	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]); i++)
-		sigaddset(&set, own[i]);
-	pthread_sigmask(SIG_BLOCK, &set, NULL); /* every thread inherits it */
-	s->signals = (struct loop_fd){ .fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK),
-		                       .events = POLLIN,
-		                       .cb = on_signal };
-	if (s->signals.fd < 0)
-		return err_sys(err, -errno, "signalfd");
-	loop_fd_add(s->loop, &s->signals);
-	return 0;
 }
 
 /* The control socket. */
@@ -791,7 +772,7 @@ static int open_all(struct session *s, struct err *err)
 	if (!error)
 		error = open_guest(s, err);
 	if (!error)
-		error = take_signals(s, err);
+		error = signals_take(s->loop, &s->signals, on_signal, err);
 	if (!error)
 		error = machine_net_open(s->cfg, &s->net, err);
 	if (!error)
@@ -819,10 +800,8 @@ static void close_all(struct session *s)
 	if (s->loop) {
 		loop_timer_del(s->loop, &s->timeout);
 		loop_timer_del(s->loop, &s->grace);
-		loop_fd_del(s->loop, &s->signals);
+		signals_leave(s->loop, &s->signals);
 	}
-	if (s->signals.fd >= 0)
-		close(s->signals.fd);
 	loop_free(s->loop);
 	disks_close(s->disks);
 	arch_image_free(s->image);
