@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* A queue of bytes that grows; empty is all zero and owns no memory. */
 struct bytes {
@@ -50,6 +51,22 @@ static inline void bytes_cut(struct bytes *b, size_t n)
 	}
 	free(b->p);
 	*b = (struct bytes){ 0 };
+}
+
+/* Sends what the socket @fd takes now. 0, or -errno: its other end is gone. */
+static inline int bytes_send(struct bytes *b, int fd)
+{
+	while (b->len) {
+		ssize_t n = send(fd, b->p, b->len, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (n < 0 && errno == EAGAIN)
+			break;
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		if (n > 0)
+			bytes_cut(b, (size_t)n);
+	}
+	return 0;
 }
 
 #endif

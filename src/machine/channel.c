@@ -197,22 +197,6 @@ static int receive(struct session *s)
 	return error ? error : take_frames(s);
 }
 
-/* To the client. 0, or -errno: it is gone. */
-static int flush(struct session *s)
-{
-	while (s->out.len) {
-		ssize_t n = send(s->fd.fd, s->out.p, s->out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-		if (n < 0 && errno == EAGAIN)
-			break;
-		if (n < 0 && errno != EINTR)
-			return -errno;
-		if (n > 0)
-			bytes_cut(&s->out, (size_t)n);
-	}
-	return 0;
-}
-
 /* The device may go on, once no socket's queue is long. */
 static void unhold(struct channel *c)
 {
@@ -246,7 +230,7 @@ static void on_socket(struct loop_fd *f, short revents)
 {
 	struct session *s = container_of(f, struct session, fd);
 	struct channel *c = s->c;
-	int error = flush(s);
+	int error = bytes_send(&s->out, s->fd.fd);
 
 	if (!error && may_read(s) && revents & (POLLIN | POLLHUP | POLLERR))
 		error = receive(s);
@@ -283,7 +267,7 @@ static void take_frame(struct channel *c, const struct frame *f, const char *pay
 			session_free(s);
 		return;
 	}
-	if (bytes_add(&s->out, f, sizeof(*f)) || bytes_add(&s->out, payload, f->len) || flush(s))
+	if (bytes_add(&s->out, f, sizeof(*f)) || bytes_add(&s->out, payload, f->len) || bytes_send(&s->out, s->fd.fd))
 		hang_up(s);
 	else if (s->over && !s->out.len)
 		session_free(s);

@@ -132,18 +132,13 @@ static void client_free(struct client *cl)
 /* Sends what waits. 0 or -errno: the client is gone. */
 static int flush(struct client *cl)
 {
-	while (cl->out.len) {
-		ssize_t n = send(cl->fd.fd, cl->out.p, cl->out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+	size_t before = cl->out.len;
+	int error = bytes_send(&cl->out, cl->fd.fd);
 
-		if (n < 0 && errno == EAGAIN)
-			break;
-		if (n < 0 && errno != EINTR)
-			return -errno;
-		if (n > 0) {
-			bytes_cut(&cl->out, (size_t)n);
-			cl->stuck = false;
-		}
-	}
+	if (error)
+		return error;
+	if (cl->out.len < before)
+		cl->stuck = false;
 	cl->fd.events = cl->out.len ? POLLOUT : cl->ended ? 0 : POLLIN;
 	if (cl->out.len && !cl->c->tick.armed)
 		loop_timer_set(cl->c->cc.loop, &cl->c->tick, STUCK_NS);

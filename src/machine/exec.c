@@ -64,16 +64,8 @@ static void over(struct exec *x, int status)
 
 static void flush(struct exec *x)
 {
-	while (x->out.len) {
-		ssize_t n = send(x->fd.fd, x->out.p, x->out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-		if (n < 0 && errno == EAGAIN)
-			break;
-		if (n > 0)
-			bytes_cut(&x->out, (size_t)n);
-		else if (errno != EINTR)
-			bytes_cut(&x->out, x->out.len); /* what was received is still to be read; then it ends */
-	}
+	if (bytes_send(&x->out, x->fd.fd))
+		bytes_cut(&x->out, x->out.len); /* what was received is still to be read; then it ends */
 	if (!x->over)
 		x->fd.events = (short)(POLLIN | (x->out.len ? POLLOUT : 0));
 }
