@@ -105,7 +105,7 @@ int cmd_exec(int argc, char **argv)
 	static const struct option options[] = { { "env", required_argument, NULL, 'e' },
 		                                 { "help", no_argument, NULL, 'h' },
 		                                 { NULL, 0, NULL, 0 } };
-	struct command_args a = { .nenvs = 0 };
+	static struct command_args a; /* the process's own */
 	const char *name = NULL;
 	int opt, status;
 
@@ -139,7 +139,7 @@ int cmd_shell(int argc, char **argv)
 {
 	static char *none[] = { NULL };
 	struct cmd_options o = { .max_args = 1 };
-	struct command_args a = { .nenvs = 0 };
+	static struct command_args a; /* the process's own */
 	int status = cmd_parse(argc, argv, &o);
 
 	if (status)

@@ -435,7 +435,8 @@ static void take_command(struct args *a, char **argv)
 
 int cmd_run(int argc, char **argv)
 {
-	struct args a = { .cfg = { .ncpus = 1, .unpack = true, .grace = DEFAULT_GRACE_NS } };
+	/* The process's own, as what it points to is: one command is all that a process does. */
+	static struct args a = { .cfg = { .ncpus = 1, .unpack = true, .grace = DEFAULT_GRACE_NS } };
 	int rest = argc, status;
 
 	net_config_default(&a.cfg.net);

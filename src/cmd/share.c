@@ -144,17 +144,20 @@ int share_host(struct config *c, bool rw)
 int share_rwdir(struct config *c, const char *dir)
 {
 	struct share *s = new_share(c, "--rwdir");
-	char *path = realpath(dir, NULL), *tag;
-	struct err err;
+	char *path, *tag;
 
 	if (!s)
 		return EXIT_USAGE;
-	if (!path) {
+	if (check_dir("--rwdir", dir))
+		return EXIT_HOST;
+	path = realpath(dir, NULL);
+	if (!path || asprintf(&tag, "kvm-rw%u", c->nshares) < 0) {
+		struct err err;
+
+		free(path);
 		err_sys(&err, -errno, "--rwdir %s", dir);
 		return cmd_fail(&err);
 	}
-	if (check_dir("--rwdir", path) || asprintf(&tag, "kvm-rw%u", c->nshares) < 0)
-		return EXIT_HOST;
 	s->export.dir = s->at = path;
 	s->tag = tag;
 	c->nshares++;
