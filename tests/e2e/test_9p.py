@@ -338,9 +338,10 @@ def test_compile(shares, mode):
     (top / "Makefile").write_text("prog: main.o liball.a\n\tgcc -o $@ $^\n"
                                   "liball.a: f0.o f1.o f2.o f3.o\n\tar rcs $@ $^\n"
                                   "%.o: %.c all.h\n\tgcc -O1 -c -o $@ $<\n")
-    assert sh("cd /mnt/$1/project; make -s; make -q; ./prog; sync", mode) == "10\n"
+    # make warns of clock skew where the guest's clock has drifted from the host's, as the lab's does: not of interest
+    assert sh("cd /mnt/$1/project; make -s 2>log || cat log; make -q 2>log || cat log; ./prog; sync", mode) == "10\n"
     assert subprocess.check_output([top / "prog"], text=True) == "10\n"
     (top / "f3.c").write_text('#include "all.h"\nint f3(int n) { return n + 100; }\n')
     if mode == "none":
-        assert sh("cd /mnt/$1/project; make -s; ./prog", mode) == "106\n"
+        assert sh("cd /mnt/$1/project; make -s 2>log || cat log; ./prog", mode) == "106\n"
     shutil.rmtree(top)

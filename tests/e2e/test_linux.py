@@ -12,7 +12,7 @@ import time
 import pytest
 
 import images
-from vm import CACHE
+from vm import CACHE, PATIENCE
 
 EMULATED = "QEMU TCG" in open("/proc/cpuinfo").read()
 
@@ -277,7 +277,6 @@ def test_panic_event(kvm):
 
 
 @pytest.mark.long
-@pytest.mark.long
 @pytest.mark.linux
 def test_init_exits(kvm):
     vm = small(kvm, "exit", "--no-reboot")
@@ -344,7 +343,7 @@ def test_closed_stdout(kvm, tmp_path):
 @pytest.mark.long
 @pytest.mark.linux(boots=51)
 def test_50_reboots(kvm):
-    vm = small(kvm, "choose", stdin="pipe")
+    vm = small(kvm, "choose", stdin="pipe", patience=3 * PATIENCE)  # 7 s each in the lab
     for n in range(50):
         vm.out.wait_for("^@ready", n + 1)
         vm.type("reboot\n")
