@@ -11,6 +11,7 @@ struct qcow2_queue {
 	struct qcow2 *im;    /* [c] */
 	struct blk_queue *q; /* [c] */
 	struct blk_queue *file, *backing;
+	struct qcow2_queue *below; /* [c] that of @backing, if it is QCOW2 too */
 	struct request *requests; /* not in use */
 	struct child *children;   /* not in use */
 	struct buffer *buffers;   /* not in use, of a cluster each */
