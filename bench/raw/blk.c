@@ -110,9 +110,11 @@ int main(void)
 	const volatile struct virtio_blk_config *config;
 	unsigned nq = (unsigned)param("queues", 1);
 	uint64_t n = param("n", 4000), sectors;
+	uint8_t *data;
 
+	data = alloc((size_t)SLOTS * BIGGEST, 2 << 20); /* in the host's huge pages, as a kernel's is */
 	for (unsigned i = 0; i < SLOTS; i++) {
-		request[i].data = alloc(BIGGEST, 4096);
+		request[i].data = data + i * BIGGEST;
 		for (unsigned k = 0; k < BIGGEST; k++)
 			request[i].data[k] = 0xa5;
 	}
