@@ -13,7 +13,7 @@ def qemu_img(*argv):
 class Images:
     """
     Makes them in @top, of @mib each: raw, alloc (all of it allocated), chain (of LAYERS, each cluster in one of them,
-    and an empty one on top), and empty and cow (on one that is full), which are anew at each get().
+    and an empty one on top); and anew at each get() empty, cow (on one that is full), and sparse, which is raw.
     """
 
     KINDS = ("raw", "alloc", "chain", "empty", "cow")
@@ -34,16 +34,20 @@ class Images:
     def get(self, kind):
         """Its path and format."""
         path = self.path(kind)
-        if kind in ("empty", "cow") or not os.path.exists(path):
+        if kind in ("empty", "cow", "sparse") or not os.path.exists(path):
             if os.path.exists(path):
                 os.unlink(path)
             getattr(self, "make_" + kind)(path)
-        return path, "raw" if kind == "raw" else "qcow2"
+        return path, "raw" if kind in ("raw", "sparse") else "qcow2"
 
     def make_raw(self, path):
         with open(path, "wb") as f:
             for _ in range(self.mib):
                 f.write(os.urandom(1 << 20))
+
+    def make_sparse(self, path):
+        with open(path, "wb") as f:
+            f.truncate(self.mib << 20)
 
     def make_alloc(self, path):
         qemu_img("convert", "-O", "qcow2", self.get("raw")[0], path)
