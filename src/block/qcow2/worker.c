@@ -306,12 +306,15 @@ static void *metadata_thread(void *arg)
 	return NULL;
 }
 
-/* Under the lock. Signals are for other threads. */
+/* Under the lock. Signals are for other threads. Not once the end has begun, when what cannot be written stays dirty.
+ */
 static int start(struct qcow2 *im)
 {
 	sigset_t all, old;
 	int error;
 
+	if (im->quit)
+		return -ESHUTDOWN;
 	if (im->running)
 		return 0;
 	sigfillset(&all);
@@ -397,13 +400,14 @@ static int write_back(struct qcow2 *im)
 
 int qcow2_worker_stop(struct qcow2 *im)
 {
-	bool ran = im->running;
+	bool ran;
 
+	pthread_mutex_lock(&im->lock);
+	im->quit = true;
+	ran = im->running;
+	pthread_cond_signal(&im->more);
+	pthread_mutex_unlock(&im->lock);
 	if (ran) {
-		pthread_mutex_lock(&im->lock);
-		im->quit = true;
-		pthread_cond_signal(&im->more);
-		pthread_mutex_unlock(&im->lock);
 		pthread_join(im->thread, NULL);
 		im->running = false;
 	}
