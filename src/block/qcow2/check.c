@@ -213,7 +213,6 @@ static int count_all(struct counts *k, struct err *err)
 	struct qcow2 *im = k->im;
 	int error = count(k, 0, 1);
 
-	err_set(err, 0, "%s", "");
 	if (!error)
 		error = count_l1(k, im->h.l1_off, im->h.l1_size, true);
 	if (!error)
@@ -406,6 +405,7 @@ int qcow2_check(struct qcow2 *im, int repair, struct qcow2_check *out, struct er
 	uint64_t pages = (k.n >> PAGE_BITS) + 1;
 	int error;
 
+	err_set(err, 0, "%s", "");
 	*out = (struct qcow2_check){ .clusters = cluster_of(im, im->h.size + im->cluster_size - 1) };
 	if (k.n > CLUSTERS_MAX)
 		return err_set(err, -EFBIG, "%s: the file is too large to be checked", im->blk.name);

@@ -10,6 +10,9 @@
  * any moment leaves it as it was or as it was to be, and at worst leaky.
  */
 
+/* @len bytes of the header at @at, durable. Should it fail, im->unsure is set. */
+int qcow2_write_header(struct qcow2 *im, uint64_t at, const void *raw, size_t len);
+
 /* The header's size and L1 table, in one write to one sector, durable. */
 int qcow2_write_l1_fields(struct qcow2 *im, uint64_t size, uint32_t l1_size, uint64_t l1_off);
 

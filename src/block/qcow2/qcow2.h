@@ -119,6 +119,7 @@ struct qcow2 {
 	pthread_cond_t more;
 	pthread_t thread;
 	bool running, quit, refill, overfull;         /* [m] */
+	bool unsure;                                  /* [w] of tools: the header may name old tables or new ones */
 	bool failed;                                  /* [m] the last commit did */
 	bool committing;                              /* [m] between taking what is dirty and its being durable */
 	atomic_bool needs_activation;                 /* [a] nothing may be written before the header has been */

@@ -20,7 +20,9 @@
  * table's entry. When the table is full, one of twice the size is made right
  * after all clusters it counts, with the blocks that count them: blocks and
  * table are written, a flush, then the header, a flush. A crash between leaves
- * the old table and clusters past the end that nobody names.
+ * the old table and clusters past the end that nobody names. If the header's
+ * write fails, it may name either: it is written again before anything else is,
+ * and until that succeeds nothing else is, nor is the old table free.
  *
  * An entry of the table that cannot be right (REFS_BAD) makes its range of
  * clusters neither free nor freed.
@@ -285,7 +287,7 @@ static int growth_blocks(struct qcow2 *im, struct growth *g)
 static int growth_table(struct qcow2 *im, const struct growth *g)
 {
 	uint64_t off = (g->at + g->nblocks) << im->cluster_bits, bytes = g->n * 8;
-	uint8_t *raw = malloc(bytes), where[12];
+	uint8_t *raw = malloc(bytes);
 	int error;
 
 	if (!raw)
@@ -294,19 +296,12 @@ static int growth_table(struct qcow2 *im, const struct growth *g)
 		put_be64(raw + i * 8, g->table[i] & ~REFS_BAD);
 	error = waitio_write(&im->io, off, raw, bytes);
 	free(raw);
-	if (!error)
-		error = waitio_flush(&im->io);
-	put_be64(where, off);
-	put_be32(where + 8, (uint32_t)g->clusters);
-	if (!error)
-		error = waitio_write(&im->io, QCOW2_AT_REFTABLE, where, sizeof(where));
 	return error ? error : waitio_flush(&im->io);
 }
 
-/* The larger table counts from now on; the old one's clusters are free. */
+/* The larger table counts from now on, here; in the file once it is settled. */
 static void growth_adopt(struct qcow2 *im, struct growth *g)
 {
-	uint64_t old = cluster_of(im, im->h.reftable_off), n = im->h.reftable_clusters;
 	struct refblock *next;
 
 	free(im->refs.table);
@@ -314,16 +309,38 @@ static void growth_adopt(struct qcow2 *im, struct growth *g)
 	im->refs.table = g->table;
 	im->refs.block = g->block;
 	im->refs.n = g->n;
+	im->refs.old_off = im->h.reftable_off;
+	im->refs.old_clusters = im->h.reftable_clusters;
 	im->h.reftable_off = (g->at + g->nblocks) << im->cluster_bits;
 	im->h.reftable_clusters = (uint32_t)g->clusters;
 	for (struct refblock *b = g->blocks; b; b = next) {
 		next = b->next;
 		block_insert(im, b);
 	}
-	for (uint64_t c = old; c < old + n; c++) {
+}
+
+/* The header names the table, durably; the clusters of the one before are free. */
+static int table_settle(struct qcow2 *im)
+{
+	uint64_t c = cluster_of(im, im->refs.old_off), end = c + im->refs.old_clusters;
+	uint8_t where[12];
+	int error;
+
+	if (!im->refs.old_clusters)
+		return 0;
+	put_be64(where, im->h.reftable_off);
+	put_be32(where + 8, im->h.reftable_clusters);
+	error = waitio_write(&im->io, QCOW2_AT_REFTABLE, where, sizeof(where));
+	if (!error)
+		error = waitio_flush(&im->io);
+	if (error)
+		return error;
+	im->refs.old_clusters = 0;
+	for (; c < end; c++) {
 		qcow2_metadata_del(im, c);
 		(void)!qcow2_refs_drop(im, c); /* should it fail, a cluster is leaked */
 	}
+	return 0;
 }
 
 static int table_grow(struct qcow2 *im)
@@ -344,7 +361,7 @@ static int table_grow(struct qcow2 *im)
 	if (!error) {
 		raise_end(im, last);
 		growth_adopt(im, &g);
-		return 0;
+		return table_settle(im);
 	}
 	while (c > g.at)
 		qcow2_metadata_del(im, --c);
@@ -500,10 +517,10 @@ static int link_blocks(struct qcow2 *im)
 int qcow2_refs_write(struct qcow2 *im)
 {
 	bool unlinked = false;
-	int error;
+	int error = table_settle(im);
 
-	if (!im->refs.dirty)
-		return 0;
+	if (error || !im->refs.dirty)
+		return error;
 	im->refs.unsynced = true;
 	error = write_blocks(im, &unlinked);
 	if (!error && unlinked)

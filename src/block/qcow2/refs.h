@@ -25,6 +25,8 @@ struct qcow2_refs {
 	uint64_t hint; /* no cluster below it is free */
 	bool dirty;    /* there are blocks to write */
 	bool unsynced; /* there were, and no barrier since (commit.c) */
+	/* The table that the header may still name; 0 clusters: it names the one in memory. */
+	uint64_t old_off, old_clusters;
 };
 
 /* Reads the table. */

@@ -11,16 +11,24 @@
  * end is given back, then the header. The header's fields lie in one sector.
  */
 
+int qcow2_write_header(struct qcow2 *im, uint64_t at, const void *raw, size_t len)
+{
+	int error = waitio_write(&im->io, at, raw, len);
+
+	if (!error)
+		error = waitio_flush(&im->io);
+	im->unsure |= !!error;
+	return error;
+}
+
 int qcow2_write_l1_fields(struct qcow2 *im, uint64_t size, uint32_t l1_size, uint64_t l1_off)
 {
 	uint8_t raw[24] = { 0 }; /* size, no encryption, L1 size and offset */
-	int error;
 
 	put_be64(raw, size);
 	put_be32(raw + (QCOW2_AT_L1_SIZE - QCOW2_AT_SIZE), l1_size);
 	put_be64(raw + (QCOW2_AT_L1_OFFSET - QCOW2_AT_SIZE), l1_off);
-	error = waitio_write(&im->io, QCOW2_AT_SIZE, raw, sizeof(raw));
-	return error ? error : waitio_flush(&im->io);
+	return qcow2_write_header(im, QCOW2_AT_SIZE, raw, sizeof(raw));
 }
 
 /* A copy of the L1 table with room for @n entries, durable, and its refcounts too. */

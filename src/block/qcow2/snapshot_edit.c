@@ -141,9 +141,7 @@ static int table_switch(struct qcow2 *im, uint32_t n, uint64_t off)
 
 	put_be32(raw, n);
 	put_be64(raw + 4, n ? off : 0);
-	error = waitio_write(&im->io, QCOW2_AT_NB_SNAPSHOTS, raw, sizeof(raw));
-	if (!error)
-		error = waitio_flush(&im->io);
+	error = qcow2_write_header(im, QCOW2_AT_NB_SNAPSHOTS, raw, sizeof(raw));
 	if (!error) {
 		im->h.nb_snapshots = n;
 		im->h.snapshots_off = n ? off : 0;
@@ -256,12 +254,20 @@ static int create(struct qcow2 *im, struct qcow2_snapshot *list, const char *nam
 	return error ? error : table_write(im, list, n + 1);
 }
 
-/* Did it leave more references than there are? Then they go again: whatever failed, nothing has changed. */
+/*
+ * Did it leave more references than there are? Then they go again: whatever
+ * failed, nothing has changed. Unless it was the header: then what the old
+ * tables name and what the new ones do must both stay.
+ */
 static int undone(struct qcow2 *im, int error, const char *what, struct err *err)
 {
 	struct qcow2_check result;
 	struct err ignored;
 
+	if (im->unsure)
+		return err_set(err, error,
+		               "%s: %s: %s; it may have happened or not: `kvm disk check --repair` makes it certain",
+		               im->blk.name, what, strerror(-error));
 	(void)!qcow2_repair(im, &result, &ignored);
 	if (error == -ERANGE)
 		return err_set(err, error, "%s: refcounts of %u bits are too narrow for a snapshot more", im->blk.name,
