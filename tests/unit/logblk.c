@@ -50,22 +50,22 @@ static size_t log_add(struct logblk *l, enum logblk_kind kind, uint64_t off, uin
 }
 
 /* Under the lock. */
-static int do_write(struct logblk *l, struct blk_req *r)
+static int do_write(struct logblk *l, struct blk_req *r, uint64_t len)
 {
-	uint64_t end = r->off + r->len, size = atomic_load(&l->blk.size);
+	uint64_t end = r->off + len, size = atomic_load(&l->blk.size);
 
 	if (atomic_load(&l->full) && end > l->room)
 		return -ENOSPC;
 	if (end > LOGBLK_MAX)
 		return -EFBIG;
 	if (r->op == BLK_WRITE)
-		iov_get(r->iov, r->niov, 0, l->mem + r->off, r->len);
+		iov_get(r->iov, r->niov, 0, l->mem + r->off, len);
 	else
-		memset(l->mem + r->off, 0, r->len);
+		memset(l->mem + r->off, 0, len);
 	l->writes++;
 	if (end > size)
 		atomic_store(&l->blk.size, end);
-	r->stage = (unsigned)log_add(l, LOG_WRITE, r->off, r->len, r->op == BLK_WRITE ? l->mem + r->off : NULL);
+	r->stage = (unsigned)log_add(l, LOG_WRITE, r->off, len, r->op == BLK_WRITE ? l->mem + r->off : NULL);
 	if (l->keep)
 		l->log[r->stage].fua = r->flags & BLK_FUA;
 	return 0;
@@ -82,26 +82,63 @@ static int do_read(struct logblk *l, const struct blk_req *r)
 	return 0;
 }
 
-static int carry_out(struct logblk *l, struct blk_req *r)
+static int carry_out(struct logblk *l, struct blk_req *r, uint64_t len)
 {
 	int error = atomic_load(&l->fail);
 
 	switch (r->op) {
 	case BLK_READ: return do_read(l, r);
-	case BLK_WRITE: return error ? error : do_write(l, r);
+	case BLK_WRITE: return error ? error : do_write(l, r, len);
 	case BLK_DISCARD:
 		if (r->off >= atomic_load(&l->blk.size))
 			return 0;
-		if (r->off + r->len > atomic_load(&l->blk.size))
-			r->len = atomic_load(&l->blk.size) - r->off;
-		return error ? error : do_write(l, r);
-	case BLK_WRITE_ZEROES: return error ? error : do_write(l, r);
+		if (r->off + len > atomic_load(&l->blk.size))
+			len = atomic_load(&l->blk.size) - r->off;
+		return error ? error : do_write(l, r, len);
+	case BLK_WRITE_ZEROES: return error ? error : do_write(l, r, len);
 	case BLK_FLUSH:
 		l->flushes++;
 		r->stage = (unsigned)log_add(l, LOG_FLUSH, 0, 0, NULL);
 		return error;
 	}
 	return 0;
+}
+
+/* Under the lock: 0: nothing goes wrong. A read's memory is not what it was, either. */
+static int mishap(struct logblk *l, struct blk_req *r)
+{
+	uint64_t at = atomic_load(&l->bad_at), len = atomic_load(&l->bad_len);
+
+	if (r->op == BLK_WRITE && r->off < at + len && at < r->off + r->len) {
+		(void)!carry_out(l, r, r->len);
+		return -EIO;
+	}
+	if (rnd(&l->rng) % 1000 >= atomic_load(&l->mishaps))
+		return 0;
+	switch (rnd(&l->rng) % 3) {
+	case 0: break;
+	case 1: (void)!carry_out(l, r, r->len / 2 & ~511ull); break;
+	case 2: (void)!carry_out(l, r, r->len); break;
+	}
+	return rnd(&l->rng) % 2 ? -EIO : -ENOSPC;
+}
+
+/* It ends in a later turn. */
+static void hold(struct log_queue *lq, struct blk_req *r)
+{
+	r->next = lq->held;
+	lq->held = r;
+	loop_post(lq->q->loop, &lq->task);
+}
+
+static bool is_late(struct logblk *l)
+{
+	bool late;
+
+	pthread_mutex_lock(&l->lock);
+	late = atomic_load(&l->late) && rnd(&l->rng) % 4;
+	pthread_mutex_unlock(&l->lock);
+	return late;
 }
 
 static void on_task(struct loop_task *t)
@@ -112,6 +149,10 @@ static void on_task(struct loop_task *t)
 	lq->held = NULL;
 	for (; r; r = next) {
 		next = r->next;
+		if (is_late(lq->l)) {
+			hold(lq, r);
+			continue;
+		}
 		pthread_mutex_lock(&lq->l->lock);
 		if (r->op != BLK_READ && lq->l->keep && !r->error && r->stage < lq->l->nlog)
 			lq->l->log[r->stage].ended = lq->l->nlog;
@@ -125,11 +166,11 @@ static void log_submit(struct blk_queue *q, struct blk_req *r)
 	struct log_queue *lq = q->priv;
 
 	pthread_mutex_lock(&lq->l->lock);
-	r->error = carry_out(lq->l, r);
+	r->error = mishap(lq->l, r);
+	if (!r->error)
+		r->error = carry_out(lq->l, r, r->len);
 	pthread_mutex_unlock(&lq->l->lock);
-	r->next = lq->held;
-	lq->held = r;
-	loop_post(q->loop, &lq->task);
+	hold(lq, r);
 }
 
 static int log_queue_open(struct blk_queue *q, struct err *err)
@@ -155,7 +196,9 @@ static int log_truncate(struct blk *b, uint64_t size)
 	int error = 0;
 
 	pthread_mutex_lock(&l->lock);
-	if (size > LOGBLK_MAX || (atomic_load(&l->full) && size > l->room)) {
+	if (rnd(&l->rng) % 1000 < atomic_load(&l->mishaps)) {
+		error = -ENOSPC;
+	} else if (size > LOGBLK_MAX || (atomic_load(&l->full) && size > l->room)) {
 		error = size > LOGBLK_MAX ? -EFBIG : -ENOSPC;
 	} else {
 		size_t i = log_add(l, LOG_LENGTH, 0, size, NULL);

@@ -8,7 +8,9 @@
  * A growing file in memory, for tests of image formats: any number of queues on
  * any loops, requests end in another turn than the one they began in, and not
  * in order. It can keep a log of what changed it and of flushes, from which the
- * states that a crash may leave are made; and it can be full, or fail.
+ * states that a crash may leave are made; and it can be full, fail, or have
+ * mishaps: a request ends in an error, and was done all the same, or half, or
+ * not at all.
  */
 
 #define LOGBLK_MAX (1ull << 30) /* bytes; past it -EFBIG */
@@ -29,7 +31,11 @@ struct logblk {
 	bool keep;        /* the log */
 	atomic_bool full; /* writes and growth past @room end in -ENOSPC */
 	uint64_t room;
-	_Atomic int fail; /* the error of all writes and flushes, undone; 0: none */
+	_Atomic int fail;        /* the error of all writes and flushes, undone; 0: none */
+	atomic_uint mishaps;     /* so many of 1000 requests have one */
+	_Atomic uint64_t bad_at; /* with @bad_len: writes there are done and end in -EIO */
+	_Atomic uint64_t bad_len;
+	atomic_bool late; /* requests end some turns later, each in its own time */
 	pthread_mutex_t lock;
 	/* under the lock */
 	struct logblk_entry *log;

@@ -68,6 +68,23 @@ void fix_create(struct fix *f, const struct qcow2_create *c)
 	NEED(f->sector);
 }
 
+void fix_leak(struct fix *f, uint64_t clusters)
+{
+	struct blk *b;
+	struct qcow2 *im;
+	struct err err;
+	uint64_t c, n;
+
+	NEED(!fix_image_open(logblk_copy(f->file), false, &b, &err));
+	im = qcow2_image(b);
+	for (uint64_t left = clusters; left; left -= n)
+		NEED(!qcow2_refs_take(im, 1, left, &c, &n));
+	NEED(!qcow2_refs_write(im));
+	logblk_set(f->file, ((struct logblk *)im->file)->mem, blk_size(im->file));
+	NEED(!blk_truncate(&f->file->blk, (c + n) << im->cluster_bits));
+	blk_close(b);
+}
+
 void fix_open(struct fix *f)
 {
 	struct err err;
@@ -229,12 +246,34 @@ static void set_model(struct slot *s, bool zero)
 	}
 }
 
+/* May sector @s hold @buf, with all durable that had ended before @flush by the clock, or was by itself? */
+static bool allowed(const struct sector *s, const uint8_t *buf, size_t flush, size_t at)
+{
+	unsigned first = 0;
+
+	for (unsigned i = 0; i < s->nevents; i++)
+		if (s->event[i].ended < flush || s->event[i].durable <= at)
+			first = i;
+	for (unsigned i = first; i < s->nevents; i++)
+		if (s->event[i].began <= at && sector_is(buf, s->event[i].id))
+			return true;
+	return false;
+}
+
+/* The same without a crash: with a history, what failed may have been done or not, until something succeeds. */
+static bool right(const struct fix *f, uint64_t i, const uint8_t *buf)
+{
+	const struct sector *s = &f->sector[i];
+
+	return f->history ? allowed(s, buf, SIZE_MAX, SIZE_MAX - 1) : sector_is(buf, s->id);
+}
+
 static void runner_more(struct runner *r);
 
 static void read_back(struct slot *s)
 {
 	for (uint64_t i = 0; i < s->n; i++)
-		if (!sector_is(s->buf + i * SECTOR, s->r->f->sector[s->first + i].id)) {
+		if (!right(s->r->f, s->first + i, s->buf + i * SECTOR)) {
 			fprintf(stderr, "seed %u: sector %llu is not %x but %02x%02x%02x%02x\n", s->r->m->seed,
 			        (unsigned long long)(s->first + i), s->r->f->sector[s->first + i].id,
 			        s->buf[i * SECTOR], s->buf[i * SECTOR + 1], s->buf[i * SECTOR + 2],
@@ -276,7 +315,7 @@ static void on_done(struct blk_req *req, int error)
 		NEED(s->r->f->may_fail);
 		atomic_fetch_add(&s->r->f->failed, 1);
 	} else {
-		if (req->op == BLK_READ && !s->r->f->may_fail)
+		if (req->op == BLK_READ && (s->r->f->history || !s->r->f->may_fail))
 			read_back(s);
 		note_end(s);
 	}
@@ -407,34 +446,32 @@ void fix_run(struct fix *f, const struct fix_mix *m)
 		pthread_join(r[i].thread, NULL);
 }
 
+static void complain(const struct sector *s, uint64_t i, const uint8_t *buf, size_t flush, size_t at)
+{
+	fprintf(stderr, "a crash at %zu, flush %zu: sector %llu holds %02x%02x%02x%02x\n", at, flush,
+	        (unsigned long long)i, buf[0], buf[1], buf[2], buf[3]);
+	for (unsigned k = 0; k < s->nevents; k++)
+		fprintf(stderr, "  id %x%s: began at %zu, ended by %zd, durable at %zd\n", s->event[k].id,
+		        sector_is(buf, s->event[k].id) ? " (this)" : "", s->event[k].began, s->event[k].ended,
+		        s->event[k].durable);
+}
+
 void fix_verify(struct fix *f)
 {
 	uint8_t *buf = malloc(f->nsectors * SECTOR);
 
 	NEED(buf && !blk_do(f->b, BLK_READ, 0, 0, buf, f->nsectors * SECTOR));
 	for (uint64_t i = 0; i < f->nsectors; i++)
-		if (!sector_is(buf + i * SECTOR, f->sector[i].id)) {
+		if (!right(f, i, buf + i * SECTOR)) {
 			fprintf(stderr, "sector %llu is not %x\n", (unsigned long long)i, f->sector[i].id);
+			if (f->history)
+				complain(&f->sector[i], i, buf + i * SECTOR, SIZE_MAX, SIZE_MAX);
 			abort();
 		}
 	free(buf);
 }
 
 /* Crashes. */
-
-/* May sector @s hold @buf, with all durable that had ended before @flush by the clock, or was by itself? */
-static bool allowed(const struct sector *s, const uint8_t *buf, size_t flush, size_t at)
-{
-	unsigned first = 0;
-
-	for (unsigned i = 0; i < s->nevents; i++)
-		if (s->event[i].ended < flush || s->event[i].durable <= at)
-			first = i;
-	for (unsigned i = first; i < s->nevents; i++)
-		if (s->event[i].began <= at && sector_is(buf, s->event[i].id))
-			return true;
-	return false;
-}
 
 static size_t last_flush(const struct fix *f, size_t at)
 {
@@ -444,16 +481,6 @@ static size_t last_flush(const struct fix *f, size_t at)
 		if (f->flush[i].ended <= at && f->flush[i].began > last)
 			last = f->flush[i].began;
 	return last;
-}
-
-static void complain(const struct sector *s, uint64_t i, const uint8_t *buf, size_t flush, size_t at)
-{
-	fprintf(stderr, "a crash at %zu, flush %zu: sector %llu holds %02x%02x%02x%02x\n", at, flush,
-	        (unsigned long long)i, buf[0], buf[1], buf[2], buf[3]);
-	for (unsigned k = 0; k < s->nevents; k++)
-		fprintf(stderr, "  id %x%s: began at %zu, ended by %zd, durable at %zd\n", s->event[k].id,
-		        sector_is(buf, s->event[k].id) ? " (this)" : "", s->event[k].began, s->event[k].ended,
-		        s->event[k].durable);
 }
 
 void fix_verify_crash(struct fix *f, struct logblk *file, size_t at)

@@ -48,11 +48,13 @@ struct fix {
 	bool discards; /* use BLK_DISCARD; whole clusters of what reads as zero then */
 	unsigned cluster;
 	_Atomic unsigned failed; /* requests that ended in an error */
-	bool may_fail;           /* then sectors may be either way */
+	bool may_fail;           /* then sectors may be either way; with a history it is known which ways */
 };
 
 /* An image that @c describes, on a new logblk; with OF_BACKING sectors below if c->backing is set. */
 void fix_create(struct fix *f, const struct qcow2_create *c);
+/* Before it is opened: so many clusters are leaked, so that little is missing to where a refcount table must grow. */
+void fix_leak(struct fix *f, uint64_t clusters);
 void fix_open(struct fix *f);            /* f->file is the image's afterwards */
 struct logblk *fix_close(struct fix *f); /* the file, as the image left it */
 void fix_free(struct fix *f);

@@ -25,24 +25,32 @@ struct shape {
 	struct qcow2_create c;
 	unsigned threads;
 	uint64_t backing_sectors;
+	uint64_t leaked; /* clusters, before */
 };
 
 static const struct shape shapes[] = {
-	{ "4 KiB clusters", { .version = 3, .cluster_bits = 12, .refcount_order = 4, .size = 1024 * KIB }, 1, 0 },
+	{ "4 KiB clusters", { .version = 3, .cluster_bits = 12, .refcount_order = 4, .size = 1024 * KIB }, 1, 0, 0 },
 	{ "512-byte clusters, 64-bit refcounts: tables grow",
 	  { .version = 3, .cluster_bits = 9, .refcount_order = 6, .size = 512 * KIB },
 	  1,
-	  0 },
+	  0,
+	  3900 },
 	{ "64 KiB clusters, three loops",
 	  { .version = 3, .cluster_bits = 16, .refcount_order = 4, .size = 2048 * KIB },
 	  3,
+	  0,
 	  0 },
-	{ "version 2", { .version = 2, .cluster_bits = 10, .refcount_order = 4, .size = 512 * KIB }, 1, 0 },
-	{ "on a backing file", { .version = 3, .cluster_bits = 12, .refcount_order = 4, .size = 1024 * KIB }, 1, 1503 },
+	{ "version 2", { .version = 2, .cluster_bits = 10, .refcount_order = 4, .size = 512 * KIB }, 1, 0, 0 },
+	{ "on a backing file",
+	  { .version = 3, .cluster_bits = 12, .refcount_order = 4, .size = 1024 * KIB },
+	  1,
+	  1503,
+	  0 },
 	{ "on a backing file, three loops",
 	  { .version = 3, .cluster_bits = 13, .refcount_order = 1, .size = 1024 * KIB },
 	  3,
-	  1503 },
+	  1503,
+	  0 },
 };
 
 #define NSHAPES (sizeof(shapes) / sizeof(shapes[0]))
@@ -85,6 +93,8 @@ static void run_shape(const struct shape *s, unsigned n, unsigned seed)
 	fix_create(&f, &c);
 	for (uint64_t i = 0; i < s->backing_sectors && i < f.nsectors; i++)
 		f.sector[i].id = OF_BACKING | (uint32_t)i;
+	if (s->leaked)
+		fix_leak(&f, s->leaked);
 	before = logblk_copy(f.file);
 	f.file->keep = true;
 	fix_begin_history(&f);

@@ -191,15 +191,31 @@ static void run_shape(const struct shape *s, unsigned seed)
 	free(then.sector);
 }
 
+static unsigned number(const char *name, unsigned otherwise)
+{
+	const char *s = getenv(name);
+
+	return s ? (unsigned)strtoul(s, NULL, 10) : otherwise;
+}
+
+static void run_shapes(unsigned seed)
+{
+	for (unsigned i = 0; i < NSHAPES; i++) {
+		print_message("seed %u: %s%s%s, %u below\n", seed, shapes[i].options,
+		              shapes[i].compressed ? ", compressed" : "", shapes[i].snapshots ? ", a snapshot" : "",
+		              shapes[i].backing);
+		run_shape(&shapes[i], seed + i + 1);
+	}
+}
+
 static void test_shapes(void **state)
 {
+	unsigned seed = number("KVM_QCOW2_SEED", 0);
+
 	if (!have_qemu_img())
 		skip();
-	for (unsigned i = 0; i < NSHAPES; i++) {
-		print_message("%s%s%s, %u below\n", shapes[i].options, shapes[i].compressed ? ", compressed" : "",
-		              shapes[i].snapshots ? ", a snapshot" : "", shapes[i].backing);
-		run_shape(&shapes[i], i + 1);
-	}
+	for (unsigned r = number("KVM_QCOW2_ROUNDS", 1); r--; seed += 100)
+		run_shapes(seed);
 }
 
 /* Not closed, with lazy refcounts: opening makes them anew. */
