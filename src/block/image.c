@@ -118,25 +118,35 @@ static int create_on(struct blk *file, const struct image_create *c, uint64_t si
 	return error ? err_sys(err, error, "%s: truncate", blk_name(file)) : 0;
 }
 
-int image_create(const char *path, const struct image_create *c, struct err *err)
+/* @made: nothing was there before; nor is it after an error. */
+static int create(const char *path, const struct image_create *c, bool *made, struct err *err)
 {
 	uint64_t size = c->size, below = 0;
 	struct blk *file = NULL;
-	bool made = false;
 	int error = 0;
+
+	*made = false;
 
 	if (c->qcow2.backing) /* it is there, and what it is said to be, before anything is overwritten */
 		error = backing_size(path, &c->qcow2, &below, err);
 	if (size == UINT64_MAX)
 		size = below;
 	if (!error)
-		error = file_make(path, &file, &made, err);
+		error = file_make(path, &file, made, err);
 	if (!error)
 		error = create_on(file, c, (size + 511) & ~511ull, err);
 	blk_close(file);
-	if (error && made)
+	if (error && *made)
 		unlink(path);
+	*made &= !error;
 	return error;
+}
+
+int image_create(const char *path, const struct image_create *c, struct err *err)
+{
+	bool made;
+
+	return create(path, c, &made, err);
 }
 
 /* Info. */
@@ -286,6 +296,7 @@ struct conversion {
 	const struct image_convert *c;
 	struct blk *from, *to;
 	struct qcow2_writer *writer; /* NULL: raw */
+	bool made;                   /* the new file was not there before */
 	uint64_t unit;               /* bytes that are left out if they are zero */
 	uint8_t *buf;                /* CHUNK */
 };
@@ -351,17 +362,17 @@ static int copy(struct conversion *v, struct err *err)
 /* Makes the new image and opens it. */
 static int target(struct conversion *v, struct err *err)
 {
-	struct image_create create = v->c->create;
-	struct blk_options opt = { .format = create.format };
+	struct image_create new = v->c->create;
+	struct blk_options opt = { .format = new.format };
 	int error;
 
-	create.size = blk_size(v->from);
-	create.qcow2.backing = create.qcow2.backing_format = NULL;
-	error = image_create(v->c->to, &create, err);
+	new.size = blk_size(v->from);
+	new.qcow2.backing = new.qcow2.backing_format = NULL;
+	error = create(v->c->to, &new, &v->made, err);
 	if (!error)
 		error = blk_open(v->c->to, &opt, &v->to, err);
 	v->unit = 65536;
-	if (error || create.format != BLK_QCOW2)
+	if (error || new.format != BLK_QCOW2)
 		return error;
 	v->unit = qcow2_image(v->to)->cluster_size;
 	return qcow2_writer_new(qcow2_image(v->to), v->c->compress, &v->writer, err);
@@ -388,6 +399,8 @@ int image_convert(const struct image_convert *c, struct err *err)
 		error = target(&v, err);
 	if (!error)
 		error = finish(&v, copy(&v, err), err);
+	if (error && v.made)
+		unlink(c->to); /* half a disk under its name would pass for a whole one */
 	blk_close(v.to);
 	blk_close(v.from);
 	free(v.buf);

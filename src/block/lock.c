@@ -131,7 +131,10 @@ static void find_holder(int fd, char *text, size_t n)
 	while (!text[0] && (e = readdir(proc))) {
 		if (!isdigit((unsigned char)e->d_name[0]) || !process_locks(e->d_name, &me, fd))
 			continue;
-		read_name(e->d_name, name, sizeof(name));
+		if ((pid_t)strtol(e->d_name, NULL, 10) == getpid())
+			snprintf(name, sizeof(name), "this command itself");
+		else
+			read_name(e->d_name, name, sizeof(name));
 		snprintf(text, n, " by %s (process %.20s)", name, e->d_name);
 	}
 	closedir(proc);

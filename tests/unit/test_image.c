@@ -8,11 +8,13 @@
 
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -223,6 +225,70 @@ static void test_repair(void **state)
 	sh("rm k.qcow2 sound.qcow2");
 }
 
+/* What a broken L1 entry named may still be found by who mends it: a repair gives none of it to others. */
+static void test_repair_keeps(void **state)
+{
+	struct qcow2_check r;
+	struct err err;
+
+	sh("qemu-img create -q -f qcow2 k.qcow2 64M && qemu-io -c 'write -q -P 1 0 4M' k.qcow2 >/dev/null");
+	poke("k.qcow2", 3 * 65536 + 7, 1); /* a bit that is reserved */
+	need(image_check("k.qcow2", BLK_GUESS, true, &r, &err), &err);
+	assert_true(r.bad && r.leaks);
+	poke("k.qcow2", 3 * 65536 + 7, 0);
+	sh("qemu-img check -q k.qcow2 && qemu-io -c 'read -q -P 1 0 4M' k.qcow2 && rm k.qcow2");
+}
+
+/* Some tools make a disk shorter by its size alone. */
+static void test_resize_tail(void **state)
+{
+	struct err err;
+
+	sh("qemu-img create -q -f qcow2 k.qcow2 1M && qemu-io -c 'write -q -P 1 0 1M' k.qcow2 >/dev/null && "
+	   "qemu-img resize -q --shrink k.qcow2 100k");
+	need(image_resize("k.qcow2", BLK_GUESS, 110 << 10, false, &err), &err);
+	need(image_resize("k.qcow2", BLK_GUESS, MIB, false, &err), &err);
+	sh("qemu-io -c 'read -q -P 1 0 100k' -c 'read -q -P 0 100k 924k' k.qcow2 && qemu-img check -q k.qcow2 && rm "
+	   "k.qcow2");
+}
+
+/* No room: what was not there before is not there after, and what was is there, for its owner to see. */
+static void test_convert_full(void **state)
+{
+	static const enum blk_format formats[] = { BLK_RAW, BLK_QCOW2 };
+	struct rlimit was, small;
+	struct err err;
+
+	make_raw("src.raw", 20011);
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+	small = was;
+	small.rlim_cur = 2 * MIB;
+	for (unsigned i = 0; i < 4; i++) {
+		struct image_convert v = { .from = "src.raw", .to = "out", .create = usual(16) };
+
+		v.create.format = formats[i / 2];
+		if (i % 2)
+			sh("echo >out");
+		assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+		assert_int_equal(image_convert(&v, &err), -EFBIG);
+		assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+		assert_non_null(strstr(err.msg, "out: "));
+		assert_int_equal(access("out", F_OK), i % 2 ? 0 : -1);
+		if (i % 2)
+			sh("rm out");
+	}
+	/* Onto itself, or what it stands on: refused, and nothing is touched. */
+	sh("cp src.raw was.raw && qemu-img create -q -f qcow2 -F raw -b src.raw over.qcow2");
+	for (unsigned i = 0; i < 2; i++) {
+		struct image_convert v = { .from = i ? "over.qcow2" : "src.raw", .to = "src.raw", .create = usual(16) };
+
+		assert_int_equal(image_convert(&v, &err), -EBUSY);
+		assert_non_null(strstr(err.msg, "src.raw: in use by this command itself"));
+	}
+	sh("cmp src.raw was.raw && rm src.raw was.raw over.qcow2");
+}
+
 static int go(void **state)
 {
 	strcpy(dir, "/tmp/kvm-image-XXXXXX");
@@ -237,8 +303,11 @@ static int end(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_create), cmocka_unit_test(test_create_backing), cmocka_unit_test(test_convert),
-		cmocka_unit_test(test_resize), cmocka_unit_test(test_snapshots),      cmocka_unit_test(test_repair),
+		cmocka_unit_test(test_create),       cmocka_unit_test(test_create_backing),
+		cmocka_unit_test(test_convert),      cmocka_unit_test(test_resize),
+		cmocka_unit_test(test_snapshots),    cmocka_unit_test(test_repair),
+		cmocka_unit_test(test_repair_keeps), cmocka_unit_test(test_resize_tail),
+		cmocka_unit_test(test_convert_full),
 	};
 
 	if (!have_qemu_img())

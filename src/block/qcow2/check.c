@@ -18,7 +18,8 @@
  *
  * A repair sets refcounts and flags to what was counted. It never changes what
  * an entry names. Refcounts go up before anything else, so a repair that is cut
- * short leaves no more than there was to be repaired.
+ * short leaves no more than there was to be repaired. They go down only where
+ * everything could be counted: what a broken table named is not given to others.
  */
 
 #define PAGE_BITS    16
@@ -386,7 +387,7 @@ static int second_pass(struct counts *k, int repair)
 	if (!error && repair)
 		error = waitio_flush(&k->im->io);
 	if (!error)
-		error = compare_all(k, false, repair);
+		error = compare_all(k, false, repair && !k->out->bad);
 	return error ? error : write_refs(k, repair);
 }
 

@@ -100,7 +100,7 @@ static int grow_l1(struct qcow2 *im, uint64_t size)
 	return error;
 }
 
-/* [@from, @to) reads as zeroes, durably, whatever is below. */
+/* [@from, @to) reads as zeroes, durably, whatever is below. Data past the end may be left of a longer disk. */
 static int make_zero(struct qcow2 *im, uint64_t from, uint64_t to)
 {
 	int error = from < to ? blk_do(&im->blk, BLK_WRITE_ZEROES, BLK_MAY_UNMAP, from, NULL, to - from) : 0;
@@ -111,6 +111,7 @@ static int make_zero(struct qcow2 *im, uint64_t from, uint64_t to)
 static int grow(struct qcow2 *im, uint64_t size)
 {
 	uint64_t old = im->h.size, below = im->backing ? blk_size(im->backing) : 0;
+	uint64_t end = (old + im->cluster_size - 1) & ~(im->cluster_size - 1);
 	int error = grow_l1(im, size);
 
 	if (error)
@@ -118,7 +119,9 @@ static int grow(struct qcow2 *im, uint64_t size)
 	im->h.size = size;
 	atomic_store(&im->blk.size, size);
 	im->backing_size = below < size ? below : size;
-	return make_zero(im, old, im->backing_size);
+	if (end > size)
+		end = size;
+	return make_zero(im, old, end > im->backing_size ? end : im->backing_size);
 }
 
 /* Up to the end of the last cluster zeroes, so that the disk may grow again; the clusters past it go. */
