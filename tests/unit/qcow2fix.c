@@ -414,7 +414,8 @@ static void *runner_main(void *arg)
 	struct runner *r = arg;
 	struct err err;
 
-	NEED(!loop_new(&r->loop, &err) && !blk_queue_open(r->f->b, r->loop, &r->q, &err));
+	NEED(!(r->m->ring ? loop_new_ring : loop_new)(&r->loop, &err) &&
+	     !blk_queue_open(r->f->b, r->loop, &r->q, &err));
 	r->slot = calloc(r->m->depth, sizeof(*r->slot));
 	NEED(r->slot);
 	for (unsigned i = 0; i < r->m->depth; i++) {

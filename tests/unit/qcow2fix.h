@@ -69,6 +69,7 @@ void fix_backing(char path[64], uint64_t sectors);
 struct fix_mix {
 	unsigned n, depth, threads, seed;
 	unsigned max_sectors; /* of one operation; several threads: small ones */
+	bool ring;            /* loops with one, where the host has them */
 };
 void fix_run(struct fix *f, const struct fix_mix *m);
 

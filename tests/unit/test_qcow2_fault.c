@@ -8,6 +8,7 @@
  * KVM_FAULT_ROUNDS: how often all shapes are gone through (1), KVM_FAULT_SEED:
  * what the first round begins with (0).
  */
+#include "block/image.h"
 #include "block/qcow2/check.h"
 #include "block/qcow2/edit.h"
 #include "block/qcow2/qcow2.h"
@@ -25,6 +26,8 @@
 #include <cmocka.h>
 
 #define KIB 1024ull
+
+static char dir[64]; /* of files of the host */
 
 struct shape {
 	const char *name;
@@ -309,6 +312,68 @@ static void test_header(void **state)
 		run_header(10 * i, i % 2);
 }
 
+/*
+ * On a file of the host, by a ring or by threads, past the page cache or not:
+ * every transfer is cut short, and many begin late. Compressed clusters, a
+ * second image on top of the first, which is written to with what the first has
+ * around it.
+ */
+static void run_short(const char *path, enum blk_cache cache, bool ring, unsigned seed, struct fix *f)
+{
+	struct blk_options opt = { .format = BLK_QCOW2, .cache = cache, .fault = "short@1+,slow@3=2,slow@20=3" };
+	struct err err;
+
+	if (blk_open(path, &opt, &f->b, &err)) {
+		print_message("%s\n", err.msg); /* no O_DIRECT here */
+		return;
+	}
+	fix_verify(f);
+	fix_run(f,
+	        &(struct fix_mix){
+	                .n = 150, .depth = 6, .threads = 1 + seed % 3, .seed = seed, .max_sectors = 90, .ring = ring });
+	fix_verify(f);
+	blk_close(f->b);
+}
+
+static void test_short(void **state)
+{
+	struct fix f = { .nsectors = 4096, .discards = true, .cluster = 32768 };
+	struct image_create c = { .format = BLK_QCOW2, .qcow2 = qcow2_create_default };
+	struct image_convert v = { .from = "base.raw", .to = "base.qcow2", .compress = true };
+	struct err err;
+	uint8_t buf[SECTOR];
+	FILE *raw;
+
+	strcpy(dir, "/tmp/kvm-fault-XXXXXX");
+	assert_true(mkdtemp(dir) && !chdir(dir));
+	raw = fopen("base.raw", "wb");
+	f.sector = calloc(f.nsectors, sizeof(*f.sector));
+	assert_true(raw && f.sector);
+	atomic_store(&f.next_id, 1);
+	for (uint64_t i = 0; i < f.nsectors; i++) {
+		f.sector[i].id = i % 3 || i / 1000 % 2 ? 0 : atomic_fetch_add(&f.next_id, 1);
+		sector_fill(buf, f.sector[i].id);
+		assert_int_equal(fwrite(buf, SECTOR, 1, raw), 1);
+	}
+	fclose(raw);
+	c.qcow2.cluster_bits = 15;
+	v.create = c;
+	assert_int_equal(image_convert(&v, &err), 0);
+	c.size = f.nsectors * SECTOR;
+	c.qcow2.backing = "base.qcow2";
+	c.qcow2.backing_format = "qcow2";
+	for (unsigned i = 0; i < 8; i++)
+		run_short("base.qcow2", i % 4 / 2 ? BLK_DIRECT : BLK_WRITEBACK, i % 2, i, &f);
+	assert_int_equal(image_create("top.qcow2", &c, &err), 0);
+	for (unsigned i = 0; i < 8; i++)
+		run_short("top.qcow2", i % 4 / 2 ? BLK_DIRECT : BLK_WRITEBACK, i % 2, 100 + i, &f);
+	if (have_qemu_img())
+		sh("qemu-img check -q base.qcow2 && qemu-img check -q top.qcow2");
+	free(f.sector);
+	sh("rm base.raw base.qcow2 top.qcow2");
+	assert_true(!chdir("/") && !rmdir(dir));
+}
+
 /* Tools. */
 
 enum tool { TAKE, APPLY, DELETE, LONGER, SHORTER, REPAIR, NTOOLS };
@@ -449,6 +514,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_mishaps),
 		cmocka_unit_test(test_header),
+		cmocka_unit_test(test_short),
 		cmocka_unit_test(test_tools),
 	};
 
