@@ -7,6 +7,7 @@
 #include "guest/frames.h"
 #include "machine/disks.h"
 #include "vhost/net.h"
+#include "vhost/vsock.h"
 #include "virtio/blk.h"
 #include "virtio/console.h"
 #include "virtio/net.h"
@@ -49,7 +50,8 @@ struct devices {
 	struct vconsole *console;
 	struct rng *rng;
 	struct vnet *net;
-	struct vnet_engine *engine;    /* the network's, or NULL */
+	struct vnet_engine *engine; /* the network's, or NULL */
+	struct vsock *vsock;
 	struct loop_thread *fs_thread; /* home of the shares; NULL without any */
 	struct vp9 *share[CONFIG_SHARES_MAX];
 	unsigned nio;
@@ -203,7 +205,7 @@ static int make_engine(struct devices *d, struct err *err)
 		return err_set(err, -EINVAL, "-n tap: with vhost=on nothing passes that --pcap could see");
 	for (unsigned i = 0; i < nic->max_pairs; i++)
 		fd[i] = nic->fd(nic, i);
-	error = vhost_net_new(d->cfg.mem, d->cfg.loop, fd, nic->max_pairs, &d->engine, err);
+	error = vhost_net_new(d->cfg.mem, fd, nic->max_pairs, &d->engine, err);
 	if (!error || tap->vhost == TAP_VHOST_ON)
 		return error;
 	log_verbose("%s; going on without", err->msg);
@@ -227,10 +229,18 @@ static int make_net(struct devices *d, struct err *err)
 	return error ? error : place(d, vnet_dev(d->net), err);
 }
 
+static int make_vsock(struct devices *d, struct err *err)
+{
+	uint32_t cid = d->cfg.cfg->vsock;
+	int error = cid ? vsock_new(cid, d->cfg.mem, d->cfg.loop, &d->vsock, err) : 0;
+
+	return error || !cid ? error : place(d, vsock_dev(d->vsock), err);
+}
+
 int devices_new(const struct devices_config *dc, struct devices **out, struct err *err)
 {
-	static int (*const table[])(struct devices * d, struct err * err) = { make_rng, make_console, make_net,
-		                                                              make_shares, make_disks };
+	static int (*const table[])(struct devices * d, struct err * err) = { make_rng,    make_console, make_net,
+		                                                              make_shares, make_disks,   make_vsock };
 	struct devices *d = calloc(1, sizeof(*d));
 	int error = 0;
 
@@ -256,6 +266,7 @@ void devices_free(struct devices *d)
 		virtio_pci_free(d->placed[i].pci);
 	vnet_free(d->net);
 	vhost_net_free(d->engine);
+	vsock_free(d->vsock);
 	for (unsigned i = 0; i < CONFIG_DISKS_MAX; i++)
 		vblk_free(d->disk[i].vblk);
 	for (unsigned i = 0; i < d->nio; i++)

@@ -3,6 +3,7 @@
 #ifndef VIRTIO_NET_IMPL_H
 #define VIRTIO_NET_IMPL_H
 
+#include "virtio/away.h"
 #include "virtio/net.h"
 #include "virtio/net_filter.h"
 
@@ -45,8 +46,7 @@ struct net_tx {
 
 /* A queue that the engine works on. */
 struct net_away {
-	struct loop_fd irq; /* where the transport has no eventfd of its own: ours, to be passed on; fd -1: it has */
-	struct net_pair *pair;
+	struct virtio_away irq;
 	bool wanted; /* it shall run, if its pair is in use */
 	bool running;
 };
