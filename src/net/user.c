@@ -79,7 +79,7 @@ struct libslirp {
 	typeof(slirp_pollfds_fill) *pollfds_fill;
 	typeof(slirp_pollfds_poll) *pollfds_poll;
 	typeof(slirp_input) *input;
-	typeof(slirp_add_hostfwd) *add_hostfwd;
+	typeof(slirp_add_hostxfwd) *add_hostxfwd;
 };
 
 static const struct library_fn slirp_fns[] = {
@@ -88,7 +88,7 @@ static const struct library_fn slirp_fns[] = {
 	LIBRARY_FN(struct libslirp, pollfds_fill, slirp_pollfds_fill),
 	LIBRARY_FN(struct libslirp, pollfds_poll, slirp_pollfds_poll),
 	LIBRARY_FN(struct libslirp, input, slirp_input),
-	LIBRARY_FN(struct libslirp, add_hostfwd, slirp_add_hostfwd),
+	LIBRARY_FN(struct libslirp, add_hostxfwd, slirp_add_hostxfwd),
 	{},
 };
 
@@ -522,17 +522,47 @@ static int make_slirp(struct user *u, struct err *err)
 	return u->slirp ? 0 : err_set(err, -EINVAL, "-n user: libslirp refuses this network");
 }
 
+/* Returns its length. */
+static socklen_t socket_address(int family, const union user_address *a, uint16_t port, struct sockaddr_storage *out)
+{
+	struct sockaddr_in sin = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = a->in4 };
+	struct sockaddr_in6 sin6 = { .sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = a->in6 };
+
+	memset(out, 0, sizeof(*out));
+	if (family == AF_INET)
+		memcpy(out, &sin, sizeof(sin));
+	else
+		memcpy(out, &sin6, sizeof(sin6));
+	return family == AF_INET ? sizeof(sin) : sizeof(sin6);
+}
+
+/* A port of IPv6 is one of IPv6 alone, so that the same one of IPv4 may lead elsewhere. */
+static int add_forward(struct user *u, const struct user_forward *f)
+{
+	int flags = (f->udp ? SLIRP_HOSTFWD_UDP : 0) | (f->family == AF_INET6 ? SLIRP_HOSTFWD_V6ONLY : 0);
+	struct sockaddr_storage host, guest;
+	socklen_t host_len = socket_address(f->family, &f->host, f->host_port, &host);
+	socklen_t guest_len = socket_address(f->family, &f->guest, f->guest_port, &guest);
+
+	return u->lib.add_hostxfwd(u->slirp, (struct sockaddr *)&host, host_len, (struct sockaddr *)&guest, guest_len,
+	                           flags);
+}
+
 static int add_forwards(struct user *u, struct err *err)
 {
 	for (unsigned i = 0; i < u->cfg.nforwards; i++) {
 		const struct user_forward *f = &u->cfg.forward[i];
-		char host[INET_ADDRSTRLEN];
+		char host[INET6_ADDRSTRLEN];
+		int error;
 
-		if (!u->lib.add_hostfwd(u->slirp, f->udp, f->host, f->host_port, f->guest, f->guest_port))
+		if (!add_forward(u, f))
 			continue;
-		inet_ntop(AF_INET, &f->host, host, sizeof(host));
-		return err_sys(err, -errno, "hostfwd: cannot listen on %s:%u (%s)", host, f->host_port,
-		               f->udp ? "UDP" : "TCP");
+		error = -errno;
+		inet_ntop(f->family, &f->host, host, sizeof(host));
+		return err_sys(err, error,
+		               f->family == AF_INET ? "hostfwd: cannot listen on %s:%u (%s)"
+		                                    : "hostfwd: cannot listen on [%s]:%u (%s)",
+		               host, f->host_port, f->udp ? "UDP" : "TCP");
 	}
 	return 0;
 }
