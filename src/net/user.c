@@ -311,6 +311,16 @@ static void drain_evt(const struct pollfd *p)
 	(void)n; /* nonblocking: that somebody has signalled it is all there is to know */
 }
 
+/* Tells the guest that the frame goes nowhere. */
+static void refuse(struct user *u, const uint8_t *frame, size_t len)
+{
+	uint8_t reply[EGRESS_MAX_REFUSAL];
+	struct iovec iov = { reply, egress_refusal(frame, len, reply) };
+
+	if (iov.iov_len && !frames_put(u->to_guest, &iov, 1, 0, u->wake))
+		u->lost++;
+}
+
 static void take_from_guest(struct user *u)
 {
 	const uint8_t *frame;
@@ -319,6 +329,8 @@ static void take_from_guest(struct user *u)
 	for (unsigned n = 0; n < TURN && (len = frames_peek(u->from_guest, &frame)); n++) {
 		if (egress_allows(&u->cfg.egress, frame, len))
 			u->lib.input(u->slirp, frame, (int)len);
+		else
+			refuse(u, frame, len);
 		frames_drop(u->from_guest);
 	}
 	u->pushing = frames_peek(u->from_guest, &frame);

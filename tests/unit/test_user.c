@@ -472,6 +472,39 @@ static void test_tcp_refused(void **state)
 	close(fd);
 }
 
+static bool is_reset(struct guest *g)
+{
+	return g->frame[23] == 6 && g->frame[PKT_IP4 + 13] == 20;
+}
+
+static bool is_prohibited(struct guest *g)
+{
+	return g->frame[23] == 1 && g->frame[PKT_IP4] == 3 && g->frame[PKT_IP4 + 1] == 13;
+}
+
+/* What is not on the list is refused at once, by us. */
+static void test_prohibited(void **state)
+{
+	static const uint8_t gateway[6] = { 0x52, 0x55, 10, 0, 2, 2 };
+	struct user_config cfg = config();
+	struct guest *g;
+	uint8_t f[PKT_MAX];
+	size_t len;
+
+	cfg.egress.listed = true;
+	g = guest_new(&cfg);
+	len = pkt_tcp4(f, "192.0.2.1", 5000, 80, 1, 0, 2);
+	memcpy(f, gateway, sizeof(gateway));
+	send_frame(g, f, len);
+	wait_frame(g, is_reset);
+	assert_memory_equal(g->frame, PKT_GUEST, 6);
+	len = pkt_udp4(f, "192.0.2.1", 5000, 53, "ask", 3);
+	memcpy(f, gateway, sizeof(gateway));
+	send_frame(g, f, len);
+	wait_frame(g, is_prohibited);
+	guest_free(g);
+}
+
 static bool is_syn(struct guest *g)
 {
 	return g->frame[23] == 6 && (g->frame[PKT_IP4 + 13] & 18) == 2;
@@ -697,8 +730,9 @@ int main(void)
 	const struct CMUnitTest slirp[] = {
 		cmocka_unit_test(test_dhcp),          cmocka_unit_test(test_hostlo),
 		cmocka_unit_test(test_udp_both_ways), cmocka_unit_test(test_tcp_refused),
-		cmocka_unit_test(test_forward),       cmocka_unit_test(test_forward6),
-		cmocka_unit_test(test_forward_taken), cmocka_unit_test(test_full),
+		cmocka_unit_test(test_prohibited),    cmocka_unit_test(test_forward),
+		cmocka_unit_test(test_forward6),      cmocka_unit_test(test_forward_taken),
+		cmocka_unit_test(test_full),
 	};
 	int failed = cmocka_run_group_tests(plain, NULL, NULL);
 
