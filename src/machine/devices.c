@@ -298,6 +298,25 @@ void devices_settle(struct devices *d)
 		vconsole_settle(d->console);
 }
 
+void devices_net_status(struct devices *d, struct net_status *out)
+{
+	struct vnet_stats s;
+
+	*out = (struct net_status){ .vhost = d->engine };
+	if (!d->net)
+		return;
+	vnet_stats(d->net, &s);
+	out->name = vnet_dev(d->net)->name;
+	out->up = vnet_up(d->net);
+	out->rx = s.rx;
+	out->rx_filtered = s.rx_filtered;
+	out->rx_dropped = s.rx_lost + s.rx_oversized;
+	out->rx_bad = s.rx_short;
+	out->tx = s.tx;
+	out->tx_dropped = s.tx_refused;
+	out->tx_bad = s.tx_bad_header + s.tx_short + s.tx_oversized;
+}
+
 void devices_resize(struct devices *d, uint16_t cols, uint16_t rows)
 {
 	if (d->console)

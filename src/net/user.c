@@ -120,7 +120,8 @@ struct user {
 	unsigned npfd, pfd_size;
 	bool crowded, pushing; /* to_guest is half full; from_guest has more */
 	struct user_timer timer[MAX_TIMERS];
-	uint64_t lost; /* frames to the guest */
+
+	atomic_ullong lost; /* frames to the guest; read by any thread */
 
 	/* [l] */
 	struct loop *loop; /* NULL: detached */
@@ -177,7 +178,7 @@ static ssize_t on_send_packet(const void *buf, size_t len, void *opaque)
 		iov.iov_base = copy;
 	}
 	if (!frames_put(u->to_guest, &iov, 1, 0, u->wake))
-		u->lost++;
+		atomic_fetch_add(&u->lost, 1);
 	return (ssize_t)len;
 }
 
@@ -318,7 +319,7 @@ static void refuse(struct user *u, const uint8_t *frame, size_t len)
 	struct iovec iov = { reply, egress_refusal(frame, len, reply) };
 
 	if (iov.iov_len && !frames_put(u->to_guest, &iov, 1, 0, u->wake))
-		u->lost++;
+		atomic_fetch_add(&u->lost, 1);
 }
 
 static void take_from_guest(struct user *u)
@@ -474,7 +475,7 @@ static void user_free(struct nic *n)
 		pthread_join(u->thread, NULL);
 	}
 	if (u->lost)
-		log_verbose("net: %llu frames to the guest were lost", (unsigned long long)u->lost);
+		log_verbose("net: %llu frames to the guest were lost", u->lost);
 	if (u->slirp)
 		u->lib.cleanup(u->slirp);
 	library_close(u->handle);
@@ -637,7 +638,7 @@ int user_new(const struct user_config *cfg, struct nic **out, struct err *err)
 
 	if (!u)
 		return err_set(err, -ENOMEM, "out of memory");
-	u->nic = (struct nic){ .ops = &ops, .max_pairs = 1, .mtu = cfg->mtu, .up = true };
+	u->nic = (struct nic){ .ops = &ops, .max_pairs = 1, .mtu = cfg->mtu, .up = true, .lost = &u->lost };
 	u->cfg = *cfg;
 	u->wake = u->room = -1;
 	error = build(u, err);

@@ -233,7 +233,19 @@ struct virtio_dev *vnet_dev(struct vnet *v)
 	return &v->dev;
 }
 
-const struct vnet_stats *vnet_stats(const struct vnet *v)
+void vnet_stats(struct vnet *v, struct vnet_stats *out)
 {
-	return &v->stats;
+	uint64_t sum[NET_COUNTERS] = { [NET_RX_LOST] = v->nic->lost ? atomic_load(v->nic->lost) : 0 };
+
+	for (unsigned i = 0; i < v->max_pairs; i++)
+		for (unsigned j = 0; j < NET_COUNTERS; j++)
+			sum[j] += atomic_load_explicit(&v->pair[i].count[j], memory_order_relaxed);
+	memcpy(out, sum, sizeof(*out));
+}
+
+bool vnet_up(struct vnet *v)
+{
+	uint64_t status = virtio_reg_config(&v->dev, offsetof(struct virtio_net_config, status), 2);
+
+	return status & VIRTIO_NET_S_LINK_UP;
 }

@@ -51,6 +51,23 @@ struct net_away {
 	bool running;
 };
 
+/* What is counted, in the order of struct vnet_stats. */
+enum net_counter {
+	NET_RX,
+	NET_TX,
+	NET_RX_LOST, /* the nic's */
+	NET_RX_FILTERED,
+	NET_RX_OVERSIZED,
+	NET_RX_SHORT,
+	NET_TX_BAD_HEADER,
+	NET_TX_SHORT,
+	NET_TX_OVERSIZED,
+	NET_TX_REFUSED,
+	NET_COUNTERS,
+};
+
+_Static_assert(NET_COUNTERS == sizeof(struct vnet_stats) / sizeof(uint64_t), "a counter for each");
+
 struct net_pair {
 	struct vnet *v;
 	unsigned index;
@@ -58,6 +75,7 @@ struct net_pair {
 	short polled;            /* as the back end was told */
 	struct net_rx rx;
 	struct net_tx tx;
+	atomic_ullong count[NET_COUNTERS]; /* written by the home loop, read by any thread */
 };
 
 struct vnet {
@@ -66,13 +84,19 @@ struct vnet {
 	struct vnet_engine *engine;
 	uint8_t mac[6];
 	/* On the loop. */
-	struct vnet_stats stats;
 	struct net_filter filter;
 	unsigned pairs;     /* in use for receiving */
 	unsigned live;      /* queues that are on */
 	unsigned max_pairs; /* [c] */
 	struct net_pair pair[];
 };
+
+/* One more: only the home loop counts. */
+static inline void net_count(struct net_pair *p, enum net_counter which)
+{
+	atomic_store_explicit(&p->count[which], atomic_load_explicit(&p->count[which], memory_order_relaxed) + 1,
+	                      memory_order_relaxed);
+}
 
 static inline unsigned net_rx_queue(const struct net_pair *p)
 {

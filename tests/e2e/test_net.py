@@ -113,8 +113,9 @@ def test_user(kvm, tmp_path):
     """
     peer = Peer("127.0.0.1", SIZES)
     tcp, udp = free_port(socket.SOCK_STREAM), free_port(socket.SOCK_DGRAM)
-    pcap = tmp_path / "pcap"
-    v = boot(kvm, peer, "10.0.2.2", f"user closed={free_port(socket.SOCK_STREAM)}", "--pcap", pcap, "-n",
+    pcap, name = tmp_path / "pcap", f"net-{os.getpid()}"
+    v = boot(kvm, peer, "10.0.2.2", f"user closed={free_port(socket.SOCK_STREAM)}", "--pcap", pcap,
+             "--name", name, "-n",
              f"user,hostlo=on,hostfwd=tcp:{tcp}-80,hostfwd=udp:{udp}-7,mac=02:00:00:00:00:07", stdin="pipe")
     v.out.wait_for("^@ready")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -123,6 +124,11 @@ def test_user(kvm, tmp_path):
     v.type("go\n")
     v.out.wait_for("^@serving")
     assert b"hello from the guest" in get(tcp)
+    machines = json.loads(subprocess.check_output([vmlib.KVM, "list", "--json"]))
+    [card] = [m["net"] for m in machines if m["name"] == name][0]
+    assert card["up"] and not card["vhost"]
+    assert card["rx"]["packets"] > 100 and card["tx"]["packets"] > 100, card
+    assert card["rx"]["bad"] == card["tx"]["bad"] == card["tx"]["dropped"] == 0, card
     v.type("go\n")
     v.ends("poweroff", 0)
     peer.close()
