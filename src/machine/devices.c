@@ -50,7 +50,8 @@ struct devices {
 	struct vconsole *console;
 	struct rng *rng;
 	struct vnet *net;
-	struct vnet_engine *engine; /* the network's, or NULL */
+	struct loop_thread *net_thread; /* home of its queues */
+	struct vnet_engine *engine;     /* the network's, or NULL */
 	struct vsock *vsock;
 	struct loop_thread *fs_thread; /* home of the shares; NULL without any */
 	struct vp9 *share[CONFIG_SHARES_MAX];
@@ -220,12 +221,14 @@ static int make_net(struct devices *d, struct err *err)
 	if (!d->cfg.nic)
 		return 0;
 	vc.mtu = d->cfg.nic->mtu;
-	error = make_engine(d, err);
+	error = loop_thread_new("kvm-net", &d->net_thread, err);
+	if (!error)
+		error = make_engine(d, err);
 	if (error)
 		return error;
 	vc.engine = d->engine;
 	net_config_mac(&d->cfg.cfg->net, d->cfg.cfg->name, vc.mac);
-	error = vnet_new(&vc, d->cfg.mem, d->cfg.loop, &d->net, err);
+	error = vnet_new(&vc, d->cfg.mem, loop_thread_loop(d->net_thread), &d->net, err);
 	return error ? error : place(d, vnet_dev(d->net), err);
 }
 
@@ -266,6 +269,7 @@ void devices_free(struct devices *d)
 		virtio_pci_free(d->placed[i].pci);
 	vnet_free(d->net);
 	vhost_net_free(d->engine);
+	loop_thread_free(d->net_thread);
 	vsock_free(d->vsock);
 	for (unsigned i = 0; i < CONFIG_DISKS_MAX; i++)
 		vblk_free(d->disk[i].vblk);

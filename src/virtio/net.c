@@ -182,6 +182,27 @@ static int init_pairs(struct vnet *v, struct err *err)
 	return 0;
 }
 
+struct attachment {
+	struct nic *nic;
+	const struct nic_client *client;
+	struct loop *loop;
+};
+
+static void do_attach(void *arg)
+{
+	const struct attachment *a = arg;
+
+	nic_attach(a->nic, a->client, a->loop);
+}
+
+/* On the loop, whosever thread that is. */
+static void attach(struct vnet *v, const struct nic_client *client)
+{
+	struct attachment a = { v->nic, client, v->dev.queue[0].home };
+
+	loop_call(a.loop, do_attach, &a);
+}
+
 int vnet_new(const struct vnet_config *cfg, const struct gmem *mem, struct loop *loop, struct vnet **out,
              struct err *err)
 {
@@ -211,7 +232,7 @@ int vnet_new(const struct vnet_config *cfg, const struct gmem *mem, struct loop 
 	memcpy(v->mac, cfg->mac, sizeof(v->mac));
 	describe(v, cfg);
 	client.dev = v;
-	nic_attach(v->nic, &client, loop);
+	attach(v, &client);
 	*out = v;
 	return 0;
 }
@@ -220,9 +241,11 @@ void vnet_free(struct vnet *v)
 {
 	if (!v)
 		return;
+	if (v->nic) {
+		virtio_dev_stop(&v->dev);
+		attach(v, NULL);
+	}
 	virtio_dev_exit(&v->dev);
-	if (v->nic)
-		nic_attach(v->nic, NULL, NULL);
 	for (unsigned i = 0; i < v->max_pairs; i++)
 		free(v->pair[i].rx.spill);
 	free(v);

@@ -41,6 +41,7 @@ struct vnet_stats {
 	uint64_t tx_refused; /* by the back end */
 };
 
+/* @loop: home of all queues, on whatever thread; the back end is attached there. Both on the main loop. */
 int vnet_new(const struct vnet_config *cfg, const struct gmem *mem, struct loop *loop, struct vnet **out,
              struct err *err);
 void vnet_free(struct vnet *v); /* NULL is fine; not on a bus any more */

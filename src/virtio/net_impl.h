@@ -108,12 +108,12 @@ static inline unsigned net_tx_queue(const struct net_pair *p)
 	return 2 * p->index + 1;
 }
 
-/* The ring of queue @q if it is good for anything now. */
+/* The ring of queue @q if it is good for anything now: there, not broken, not paused. */
 static inline struct virtq *net_ring(struct vnet *v, unsigned q)
 {
 	const struct virtio_queue *vq = &v->dev.queue[q];
 
-	return vq->broken || v->dev.paused ? NULL : vq->ring;
+	return vq->listening ? vq->ring : NULL;
 }
 
 /* Asks the back end to call, or no longer to call, for @event of @p. */

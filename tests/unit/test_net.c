@@ -5,6 +5,7 @@
  * room is waited for; what is no frame is counted; and a hostile ring costs the
  * guest its device until the next reset, nothing else.
  */
+#include "base/loop_thread.h"
 #include "fakedrv_dev.h"
 #include "fakedrv_hostile.h"
 #include "fakenic.h"
@@ -924,6 +925,86 @@ static void test_storm(void **state)
 	}
 }
 
+/* On a thread of its own: frames both ways while the machine is paused and resumed and the cable pulled from here. */
+
+struct arrival {
+	struct fixture *f;
+	unsigned first, n;
+	bool up;
+};
+
+static void do_arrive(void *arg)
+{
+	const struct arrival *a = arg;
+
+	for (unsigned k = a->first; k < a->first + a->n; k++)
+		arrive(a->f, 0, 14 + k % 900, k);
+	fakenic_link(a->f->nic, a->up);
+}
+
+static void do_forget(void *arg)
+{
+	fakenic_forget(arg);
+}
+
+static void test_on_a_thread(void **state)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+	struct vnet_config cfg = { .name = "net0" };
+	struct loop_thread *t;
+	struct err err;
+	uint8_t frame[1024];
+	struct fake_used u;
+	unsigned k = 0;
+
+	assert_non_null(f);
+	f->nic = calloc(1, sizeof(*f->nic));
+	assert_non_null(f->nic);
+	fakemem_init(&f->mem, BANK, 1);
+	f->buf = fakemem_alloc(&f->mem, 16 * MIB, 4096);
+	fakenic_init(f->nic, 1, ALL);
+	memcpy(cfg.mac, mac, 6);
+	cfg.nic = &f->nic->nic;
+	assert_int_equal(loop_thread_new("net", &t, &err), 0);
+	assert_int_equal(vnet_new(&cfg, &f->mem.gmem, loop_thread_loop(t), &f->v, &err), 0);
+	f->d = vnet_dev(f->v);
+	fakedev_init(&f->drv, f->d, &f->mem, NULL);
+	for (unsigned boot = 0; boot < 3; boot++) {
+		start(f, features(FAKE_EVENT_IDX) | MERGE);
+		for (unsigned round = 0; round < 20; round++) {
+			struct arrival a = { f, k, 16, round % 2 };
+
+			for (unsigned i = 0; i < 16; i++)
+				assert_true(post(f, 0, 2048 * (k % 1024 + i), 2048, 1));
+			fakedev_publish(&f->drv, 0);
+			loop_call(loop_thread_loop(t), do_arrive, &a);
+			if (round % 4 == 1)
+				virtio_pause(f->d);
+			offer(f, 1, NULL, 8 * MIB, 60 + round, 1, false);
+			fakedev_publish(&f->drv, 1);
+			if (round % 4 == 1)
+				virtio_resume(f->d);
+			for (unsigned i = 0; i < 16; i++, k++) {
+				assert_true(fakedev_get(&f->drv, 0, &u));
+				make_frame(frame, 14 + k % 900, k);
+				assert_int_equal(u.len, HDR + 14 + k % 900);
+				assert_memory_equal(at(f, u.token + HDR), frame, 14 + k % 900);
+			}
+			assert_true(fakedev_get(&f->drv, 1, &u));
+			assert_int_equal(vnet_up(f->v), round % 2);
+		}
+		loop_call(loop_thread_loop(t), do_forget, f->nic);
+	}
+	assert_true(stats(f).rx == k && stats(f).tx == 60);
+	fakedev_exit(&f->drv);
+	vnet_free(f->v);
+	loop_thread_free(t);
+	fakenic_exit(f->nic);
+	fakemem_free(&f->mem);
+	free(f->nic);
+	free(f);
+}
+
 /* The engine: somebody who would move the frames himself. Here he only keeps count. */
 
 struct engine {
@@ -1041,6 +1122,7 @@ static void test_engine_refuses(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_on_a_thread),
 		cmocka_unit_test(test_receive),
 		cmocka_unit_test(test_merge),
 		cmocka_unit_test(test_no_buffers),
