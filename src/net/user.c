@@ -30,6 +30,7 @@ int user_new(const struct user_config *cfg, struct nic **out, struct err *err)
 #include "base/clock.h"
 #include "base/container_of.h"
 #include "base/evt.h"
+#include "base/io.h"
 #include "base/library.h"
 #include "base/log.h"
 #include "net/frames.h"
@@ -59,6 +60,10 @@ int user_new(const struct user_config *cfg, struct nic **out, struct err *err)
  *
  * From the guest. A full queue is EAGAIN to the device, whose guest waits.
  * Frames are judged (egress.h) in our copy, on the thread.
+ *
+ * Descriptors. A connection that the other side ended first keeps its socket
+ * for ten seconds more (TIME-WAIT, libslirp's), so that a thousand of them in a
+ * second need ten thousand: the limit is raised as far as it goes.
  *
  * Name servers. Where the relay cannot serve, the guest is told of a server
  * that it asks by itself; for guests with DHCP the answer is changed on its way.
@@ -609,7 +614,10 @@ static int start_thread(struct user *u, struct err *err)
 
 static int build(struct user *u, struct err *err)
 {
-	int error = library_open(&slirp_library, &u->lib, &u->handle, err);
+	int error;
+
+	io_raise_fd_limit();
+	error = library_open(&slirp_library, &u->lib, &u->handle, err);
 
 	if (!error)
 		error = frames_new(TO_GUEST_BYTES, &u->to_guest, err);
