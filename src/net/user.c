@@ -74,8 +74,8 @@ int user_new(const struct user_config *cfg, struct nic **out, struct err *err)
 
 #define TO_GUEST_BYTES   (2u << 20)
 #define FROM_GUEST_BYTES (1u << 20)
-#define THREAD_STACK     (256u << 10)
-#define TURN             64 /* frames of the guest, before the sockets have their turn */
+#define THREAD_STACK     (1u << 20) /* libslirp has 64 KiB buffers on it, one in another */
+#define TURN             64         /* frames of the guest, before the sockets have their turn */
 #define MAX_TIMERS       4
 
 struct libslirp {
