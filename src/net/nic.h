@@ -37,6 +37,9 @@ enum {
 	NIC_TSO4 = 2, /* cutting into segments, of TCP over IPv4 */
 	NIC_TSO6 = 4,
 	NIC_ECN = 8, /* of segments with CWR set */
+	/* Only of a back end, which knows the checksums that it brings to be right: where NIC_CSUM is agreed on it may
+	   say so. */
+	NIC_VALID = 16,
 };
 
 struct nic;

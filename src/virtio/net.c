@@ -34,6 +34,7 @@ static const struct {
 	uint64_t features;
 } offers[] = {
 	{ NIC_CSUM, NET_BIT(CSUM) | NET_BIT(GUEST_CSUM) | NET_BIT(CTRL_GUEST_OFFLOADS) },
+	{ NIC_VALID, NET_BIT(GUEST_CSUM) }, /* nothing is left undone, but need not be looked at (DATA_VALID) */
 	{ NIC_TSO4, NET_BIT(HOST_TSO4) | NET_BIT(GUEST_TSO4) },
 	{ NIC_TSO6, NET_BIT(HOST_TSO6) | NET_BIT(GUEST_TSO6) },
 	{ NIC_ECN, NET_BIT(HOST_ECN) | NET_BIT(GUEST_ECN) },

@@ -719,6 +719,18 @@ static void test_offloads(void **state)
 }
 
 /* What the back end cannot do is not offered. */
+/* A back end that leaves nothing undone is told that its word will be taken. */
+static void test_valid(void **state)
+{
+	struct fixture *f = setup_with(1, NIC_VALID);
+
+	start(f, BIT(GUEST_CSUM));
+	assert_int_equal(f->nic->offload, NIC_CSUM);
+	start(f, 0);
+	assert_int_equal(f->nic->offload, 0);
+	teardown(f);
+}
+
 static void test_features(void **state)
 {
 	static const struct {
@@ -727,6 +739,7 @@ static void test_features(void **state)
 	} t[] = {
 		{ 0, 1, BIT(MAC) | BIT(MTU) | BIT(STATUS) | MERGE,
 		  BIT(CSUM) | BIT(GUEST_CSUM) | BIT(HOST_TSO4) | BIT(GUEST_TSO6) | BIT(CTRL_GUEST_OFFLOADS) | BIT(MQ) },
+		{ NIC_VALID, 1, BIT(GUEST_CSUM), BIT(CSUM) | BIT(CTRL_GUEST_OFFLOADS) | BIT(GUEST_TSO4) },
 		{ NIC_CSUM, 2, BIT(CSUM) | BIT(GUEST_CSUM) | BIT(MQ), BIT(HOST_TSO4) | BIT(HOST_UFO) | BIT(GUEST_UFO) },
 		{ ALL, 1, BIT(HOST_TSO4) | BIT(HOST_TSO6) | BIT(GUEST_TSO4) | BIT(GUEST_TSO6) | BIT(GUEST_ECN),
 		  BIT(HOST_UFO) | BIT(GUEST_UFO) | BIT(MQ) },
@@ -1140,6 +1153,7 @@ int main(void)
 		cmocka_unit_test(test_mac_tables),
 		cmocka_unit_test(test_control_bad),
 		cmocka_unit_test(test_offloads),
+		cmocka_unit_test(test_valid),
 		cmocka_unit_test(test_features),
 		cmocka_unit_test(test_link_and_announce),
 		cmocka_unit_test(test_pairs),
