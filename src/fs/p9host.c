@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "fs/p9_impl.h"
 
+#include "base/io.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,13 +33,8 @@ static atomic_uint fds_held; /* by all servers together */
 /* A file beyond the process's size limit shall be EFBIG to the client, not the end of us: hence no SIGXFSZ. */
 void host_prepare(void)
 {
-	struct rlimit rl;
-
 	signal(SIGXFSZ, SIG_IGN);
-	if (!getrlimit(RLIMIT_NOFILE, &rl) && rl.rlim_cur < rl.rlim_max) {
-		rl.rlim_cur = rl.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &rl); /* where it is refused, fewer will have to do */
-	}
+	io_raise_fd_limit();
 }
 
 static unsigned fds_limit(void)
