@@ -11,6 +11,7 @@ import pytest
 import images
 
 APPLETS = "sh cat chroot grep mount sync dd poweroff ls md5sum mkdir blockdev stat".split()
+HOST_ROOT = ["-d", "/,cow"]  # though there are disks
 # The programs of the host, in a machine whose root is one of these trees: mounted at /host.
 HOST = ["--9p", "/,host,ro"]
 MOUNT_HOST = ("mkdir /host && mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=512000,cache=loose host /host && "

@@ -105,8 +105,8 @@ def test_verify(kvm, tmp_path, queues):
         before = disks.digest(path["cow"])
         options = {"direct": ",cache=none", "qcow2": ",cache=none", "cow": ",cow"}
         more = [w for n, p in path.items() for w in ("-d", f"{p},queues={queues}{options.get(n, '')}")]
-        v = kvm(*kernel(), "--name", "v", "-c", 4, *more, "--", "sh", "-c", "echo ready; read end", stdin="pipe",
-                patience=3000)
+        v = kvm(*kernel(), *disks.HOST_ROOT, "--name", "v", "-c", 4, *more, "--",
+                "sh", "-c", "echo ready; read end", stdin="pipe", patience=3000)
         v.out.wait_for("ready")
         dev = {n: f"/dev/vd{chr(ord('a') + i)}" for i, n in enumerate(path)}
         for job in "--bs=4k --numjobs=2 --offset_increment=8m --size=8m", "--bsrange=512-128k":
@@ -159,7 +159,8 @@ def test_kill(kvm, tmp_path):
               "--runtime=1000 --randrepeat=0 >/dev/null")
     for n in range(ROUNDS):
         first = n * 1000000
-        v = kvm(*kernel(), "-c", 2, "-d", raw, "-d", q, "-d", busy, "--", "sh", "-c", script, "sh", first)
+        v = kvm(*kernel(), *disks.HOST_ROOT, "-c", 2, "-d", raw, "-d", q, "-d", busy, "--",
+                "sh", "-c", script, "sh", first)
         v.out.wait_for("^[ab][0-9]+\r?$", random.randint(1, 400))
         v.kill()
         v.out.thread.join()
@@ -177,8 +178,8 @@ def test_kill(kvm, tmp_path):
 def test_flush_is_fdatasync(kvm, tmp_path):
     """The same as with io_uring, seen by strace."""
     image, log = disks.sparse(tmp_path / "raw", 4), tmp_path / "log"
-    v = kvm(*kernel(), "--name", "v", "-d", image, "--", "sh", "-c", "echo ready; read end", stdin="pipe",
-            env=dict(os.environ, KVM_NO_URING="1", XDG_CACHE_HOME=vm.CACHE))
+    v = kvm(*kernel(), *disks.HOST_ROOT, "--name", "v", "-d", image, "--",
+            "sh", "-c", "echo ready; read end", stdin="pipe", env=dict(os.environ, KVM_NO_URING="1", XDG_CACHE_HOME=vm.CACHE))
     v.out.wait_for("ready")
 
     def syncs(script):
