@@ -209,6 +209,7 @@ struct p9 {
 	struct op *ops; /* with a worker */
 	unsigned nops;
 	struct p9_req *ready, **ready_end; /* to be told on the next turn */
+	bool held;
 };
 
 /* p9srv.c */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "machine/devices.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/loop_thread.h"
 #include "bus/pci.h"
@@ -30,6 +31,7 @@
  */
 
 #define MAX_DEVICES 240
+#define PAUSE_S     10 /* a host may have that much to write before it answers */
 
 struct placed {
 	struct virtio_dev *dev;
@@ -284,10 +286,20 @@ void devices_free(struct devices *d)
 	free(d);
 }
 
-void devices_pause(struct devices *d)
+int devices_pause(struct devices *d, struct err *err)
 {
-	for (unsigned i = 0; i < d->n; i++)
-		virtio_pause(d->placed[i].dev);
+	uint64_t until = clock_ns() + PAUSE_S * 1000000000ull;
+
+	for (unsigned i = 0; i < d->n; i++) {
+		struct virtio_dev *dev = d->placed[i].dev;
+		int error = virtio_pause(dev, until);
+
+		if (!error)
+			continue;
+		devices_resume(d);
+		return err_set(err, error, "%s: a request takes the host more than %d s", dev->name, PAUSE_S);
+	}
+	return 0;
 }
 
 void devices_resume(struct devices *d)

@@ -31,8 +31,12 @@ int devices_new(const struct devices_config *dc, struct devices **out, struct er
 /* vCPUs stopped; before the board is freed. NULL is fine. */
 void devices_free(struct devices *d);
 
-/* vCPUs stopped: after devices_pause() no device takes a request until devices_resume(). */
-void devices_pause(struct devices *d);
+/*
+ * vCPUs stopped: after devices_pause() no device takes a request, none is under
+ * way and the guest's memory stands still until devices_resume(). Waits up to
+ * 10 s for disks; after an error it is as if nothing had been asked.
+ */
+int devices_pause(struct devices *d, struct err *err);
 void devices_resume(struct devices *d);
 
 /* vCPUs stopped for good: what the guest has said last is taken. */

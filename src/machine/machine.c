@@ -381,7 +381,12 @@ int machine_pause(struct machine *m, struct err *err)
 		return err_set(err, error, "a vCPU did not leave the guest within %d s", PAUSE_S);
 	}
 	stop_clocks(m);
-	devices_pause(m->devices);
+	error = devices_pause(m->devices, err);
+	if (error) {
+		start_clocks(m);
+		set_hold(m, false);
+		return error;
+	}
 	m->paused = true;
 	return 0;
 }

@@ -56,7 +56,8 @@ void machine_stop(struct machine *m);
 
 /*
  * Stops vCPUs, clocks and devices together: when this returns 0 nothing of the
- * guest runs, until machine_resume(). Waits up to 2 s for the vCPUs. Before
+ * guest runs and its memory stands still, until machine_resume(). Waits up to
+ * 2 s for the vCPUs and 10 s for requests in flight; after an error it runs on. Before
  * machine_start() it makes a machine that starts paused. Pausing twice is
  * pausing once. A paused machine can be stopped and freed. Both on the main loop.
  */

@@ -3,8 +3,10 @@
 """What the Linux guests boot, below build/e2e: made once, and again when it is older than what it is made of."""
 import functools
 import os
+import shutil
 import struct
 import subprocess
+import sys
 
 from vm import HERE, TOP
 
@@ -61,6 +63,30 @@ def vmlinux():
     return path
 
 
+def debian():
+    """A root of Debian's, made in make_all() of long runs; it is not there where that was not possible."""
+    return os.path.join(OUT, "debian.img")
+
+
+def make_debian():
+    """Fresh packages once, not each time; needs root and a mirror."""
+    if os.path.exists(debian()) or os.geteuid():
+        return
+    tmp, tree = f"{debian()}.{os.getpid()}", f"{debian()}.{os.getpid()}.d"
+    hooks = 'chroot "$1" passwd -q -d root', 'cd "$1" && rm -rf var/cache/apt var/lib/apt/lists/* usr/share/doc'
+    try:
+        subprocess.run(["mmdebstrap", "--quiet", "--mode=root", "--format=directory", "--variant=minbase",
+                        "--include=systemd-sysv,udev", *(f"--customize-hook={h}" for h in hooks), "bookworm", tree],
+                       stdin=subprocess.DEVNULL, check=True)
+        subprocess.run(["truncate", "-s", "800M", tmp], check=True)
+        subprocess.run(["mkfs.ext4", "-q", "-d", tree, tmp], check=True)
+        os.rename(tmp, debian())
+    except (OSError, subprocess.CalledProcessError) as e:
+        print(f"no Debian root: {e}", file=sys.stderr)
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
+
+
 def write(path, data):
     with open(path, "wb") as f:
         f.write(data)
@@ -87,13 +113,15 @@ def padded_bzimage():
     return made("bzimage-padded", [bzimage()], lambda out: write(out, read(bzimage()) + b"\xa5" * 4321))
 
 
-def make_all():
+def make_all(everything):
+    if everything:
+        make_debian()
     bzimage("i386-pae")
     for make in initrd, initrd32, vmlinux, vmlinux_without_note, padded_bzimage:
         make()
-    for name in "fsdiff", "fsposix":
+    for name in "fsdiff", "fsposix", "fsx", "records":
         program(name)
 
 
 if __name__ == "__main__":
-    make_all()
+    make_all("--long" in sys.argv)

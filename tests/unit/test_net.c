@@ -825,7 +825,7 @@ static void test_pause_and_reset(void **state)
 		fakedev_publish(&f->drv, 0);
 		arrive(f, 0, 900, 1);
 		fakedev_turn(&f->drv);
-		virtio_pause(f->d);
+		fakedev_pause(&f->drv);
 		fakenic_give(f->nic, 10);
 		assert_true(post(f, 0, 4096, 500, 1));
 		fakeq_expose(&f->drv.q[0]);
@@ -1088,7 +1088,7 @@ static void test_engine(void **state)
 	assert_int_equal(running(&g), 6);
 	assert_int_equal(control_on(f, CTRL, VIRTIO_NET_CTRL_MQ, 0, &two, 2), VIRTIO_NET_OK);
 	assert_int_equal(running(&g), 4);
-	virtio_pause(f->d);
+	fakedev_pause(&f->drv);
 	assert_int_equal(running(&g), 0);
 	virtio_resume(f->d);
 	assert_int_equal(running(&g), 4);
