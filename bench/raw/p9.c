@@ -95,7 +95,8 @@ static void send(struct vq *q, struct slot *s, uint32_t out_data, uint32_t in_da
 static void check(struct slot *s)
 {
 	if (s->sent && s->reply[4] != s->msg[4] + 1)
-		fail("message %u: reply %u, error %u", (uint64_t)s->msg[4], (uint64_t)s->reply[4], (uint64_t)s->reply[7]);
+		fail("message %u: reply %u, error %u", (uint64_t)s->msg[4], (uint64_t)s->reply[4],
+		     (uint64_t)s->reply[7]);
 	s->sent = false;
 }
 
