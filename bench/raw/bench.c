@@ -43,22 +43,34 @@ static void drain(struct vq *q, uint64_t *done, uint64_t *bytes, uint64_t *left,
 	}
 }
 
-void measure(const char *name, struct vq *q, unsigned depth, uint64_t count, void (*add)(struct vq *q, unsigned slot))
+void measure_all(const char *name, struct vq *q, unsigned nq, unsigned depth, uint64_t count,
+                 void (*add)(struct vq *q, unsigned slot))
 {
-	uint64_t done = 0, bytes = 0, left = count, kicks = q->kicks, irq = irqs[q->irq], at, ns;
-	unsigned slot;
+	uint64_t done = 0, bytes = 0, left = count, kicks = 0, irq = 0, at, ns;
+	unsigned slot, most = nq * depth;
 
+	for (unsigned i = 0; i < nq; i++) {
+		kicks -= q[i].kicks;
+		irq -= irqs[q[i].irq];
+	}
 	at = mark("begin", name);
 	ns = tsc();
-	for (slot = 0; slot < depth && left && q->free_count; slot++, left--)
-		add(q, slot);
-	for (vq_kick(q); done < count; vq_kick(q)) {
-		vq_wait(q);
-		drain(q, &done, &bytes, &left, add);
+	for (slot = 0; slot < most && left && q[slot / depth].free_count; slot++, left--)
+		add(&q[slot / depth], slot);
+	for (unsigned i = 0; i < nq; i++)
+		vq_kick(&q[i]);
+	while (done < count) {
+		vq_wait(q, nq);
+		for (unsigned i = 0; i < nq; i++) {
+			drain(&q[i], &done, &bytes, &left, add);
+			vq_kick(&q[i]);
+		}
 	}
 	ns = tsc_ns(tsc() - ns);
-	irq = irqs[q->irq] - irq;
-	kicks = q->kicks - kicks;
+	for (unsigned i = 0; i < nq; i++) {
+		kicks += q[i].kicks;
+		irq += irqs[q[i].irq];
+	}
 	mark("end", name);
 	print("%s_at %f us\n", name, at);
 	print("%s_ns %f ns\n", name, ns * 1000 / count);
@@ -67,4 +79,9 @@ void measure(const char *name, struct vq *q, unsigned depth, uint64_t count, voi
 	print("%s_bytes %f /request\n", name, bytes * 1000 / count);
 	print("%s_count %u requests\n", name, count);
 	print("%s_depth %u requests\n", name, (uint64_t)slot);
+}
+
+void measure(const char *name, struct vq *q, unsigned depth, uint64_t count, void (*add)(struct vq *q, unsigned slot))
+{
+	measure_all(name, q, 1, depth, count, add);
 }

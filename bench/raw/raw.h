@@ -127,8 +127,8 @@ void vq_kick(struct vq *q);
 /* The next used chain, if there is one: its tag and the bytes written into it. */
 bool vq_poll(struct vq *q, uint32_t *tag, uint32_t *len);
 
-/* Until there is one, or with interrupts until one comes. Ten seconds without one is a failure. */
-void vq_wait(struct vq *q);
+/* Until there is one in one of @nq queues, or with interrupts until one comes. Ten seconds without one is a failure. */
+void vq_wait(struct vq *q, unsigned nq);
 
 /* A measured closed loop: bench.c */
 
@@ -142,6 +142,10 @@ void vq_wait(struct vq *q);
  *   NAME_depth    requests at a time
  */
 void measure(const char *name, struct vq *q, unsigned depth, uint64_t count, void (*add)(struct vq *q, unsigned slot));
+
+/* The same on @nq queues, @depth in each: the slots of queue i are i * depth and those that follow. */
+void measure_all(const char *name, struct vq *q, unsigned nq, unsigned depth, uint64_t count,
+                 void (*add)(struct vq *q, unsigned slot));
 
 /* The same around nothing: what the marks themselves cost, as "idle". Once, before the others. */
 void measure_idle(void);

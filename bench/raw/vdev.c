@@ -239,15 +239,24 @@ static bool waits(const struct vq *q)
 	return q->use_irq ? irqs[q->irq] == q->irqs : q->seen == q->used->idx;
 }
 
-void vq_wait(struct vq *q)
+static bool all_wait(const struct vq *q, unsigned nq)
+{
+	for (unsigned i = 0; i < nq; i++)
+		if (!waits(&q[i]))
+			return false;
+	return true;
+}
+
+void vq_wait(struct vq *q, unsigned nq)
 {
 	uint64_t begin = tsc();
 
-	for (unsigned n = 1; waits(q); n++) {
+	for (unsigned n = 1; all_wait(q, nq); n++) {
 		__asm__ volatile("pause");
 		if (n % SPINS == 0 && tsc_ns(tsc() - begin) > TIMEOUT_NS)
 			fail("queue %u: nothing for 10 s; %u of %u used, %u kicks, %u interrupts", (uint64_t)q->index,
 			     (uint64_t)q->used->idx, (uint64_t)q->published, q->kicks, irqs[q->irq]);
 	}
-	q->irqs = irqs[q->irq];
+	for (unsigned i = 0; i < nq; i++)
+		q[i].irqs = irqs[q[i].irq];
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-#include "cmd/cmd.h"
+#include "cmd/disk.h"
 
 #include "base/opt.h"
 #include "block/image.h"
+#include "cmd/cmd.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -24,6 +25,8 @@ const char disk_help[] =
         "  kvm disk convert [-f FORMAT] [-O FORMAT] [-o KEY=VALUE,...] [-c] [-p] IMAGE NEW\n"
         "  kvm disk resize [-f FORMAT] [--shrink] IMAGE [+|-]SIZE\n"
         "  kvm disk snapshot -c NAME|-a NAME|-d NAME|-l IMAGE\n"
+        "  kvm disk bench [-f FORMAT] [-c COUNT] [-d DEPTH] [-s SIZE] [-w] [--pattern seq|rand] [--flush-interval N]\n"
+        "                 [-t CACHE] [-o OFFSET] [-S STEP] [--queues N] [-q] [--json] IMAGE\n"
         "\n"
         "  -f FORMAT    raw or qcow2: the image's; without it the magic tells, and create makes QCOW2\n"
         "  -O FORMAT    the new image's, qcow2 if it is not given\n"
@@ -38,18 +41,35 @@ const char disk_help[] =
         "  --shrink     the disk may get shorter; what lies past its end is lost\n"
         "  --json       prints an object\n"
         "\n"
+        "bench:\n"
+        "  -w           writes, which destroys what is in the image; else it reads\n"
+        "  -c COUNT     requests, 75000 if it is not given\n"
+        "  -d DEPTH     at a time in each queue, 64\n"
+        "  -s SIZE      bytes of each, 4096\n"
+        "  -o OFFSET    of the first, 0\n"
+        "  -S STEP      from one to the next, SIZE; behind the end of the disk it goes on at the beginning\n"
+        "  --pattern P  seq: so; rand: at random multiples of STEP from OFFSET on\n"
+        "  --flush-interval N\n"
+        "               after N writes waits for all that are on their way, and flushes\n"
+        "  -t CACHE     writeback (the default), writethrough, none, unsafe: as in kvm run -d\n"
+        "  --queues N   as many threads and queues, 1\n"
+        "  -q           prints nothing\n"
+        "\n"
         "check ends with 0: sound, 1: could not be checked, 2: corrupt, 3: only space is lost.\n";
 
 static const struct option longs[] = {
 	{ "json", no_argument, NULL, 'j' },
 	{ "repair", no_argument, NULL, 'r' },
-	{ "shrink", no_argument, NULL, 's' },
+	{ "shrink", no_argument, NULL, 'k' },
+	{ "pattern", required_argument, NULL, 'P' },
+	{ "flush-interval", required_argument, NULL, 'I' },
+	{ "queues", required_argument, NULL, 'Q' },
 	{ 0 },
 };
 
 /* Values of options. */
 
-static int take_format(const char *s, enum blk_format *out)
+int disk_take_format(const char *s, enum blk_format *out)
 {
 	if (!s)
 		return 0;
@@ -118,7 +138,7 @@ static int take_new(const struct cmd_options *o, char format, struct image_creat
 	int status;
 
 	*c = (struct image_create){ .format = BLK_QCOW2, .size = UINT64_MAX, .qcow2 = qcow2_create_default };
-	status = take_format(o->value[(int)format], &c->format);
+	status = disk_take_format(o->value[(int)format], &c->format);
 	if (!status)
 		status = take_keys(o->value['o'], &c->qcow2);
 	if (!status && c->format == BLK_RAW && (o->given['o'] || o->given['b'] || o->given['c']))
@@ -220,7 +240,7 @@ static void print_lines(struct json_object *o)
 	}
 }
 
-static void print_object(struct json_object *o, bool json)
+void disk_print_object(struct json_object *o, bool json)
 {
 	if (json)
 		printf("%s\n",
@@ -251,13 +271,13 @@ static int disk_info(struct cmd_options *o)
 	enum blk_format format = BLK_GUESS;
 	struct image_info info;
 	struct err err;
-	int status = take_format(o->value['f'], &format);
+	int status = disk_take_format(o->value['f'], &format);
 
 	if (status)
 		return status;
 	if (image_info(o->args[0], format, &info, &err))
 		return cmd_fail(&err);
-	print_object(info_json(o->args[0], &info), o->given['j']);
+	disk_print_object(info_json(o->args[0], &info), o->given['j']);
 	if (!o->given['j'])
 		print_snapshots(&info);
 	image_info_free(&info);
@@ -270,7 +290,7 @@ static int disk_check(struct cmd_options *o)
 	struct qcow2_check r;
 	struct json_object *j;
 	struct err err;
-	int status = take_format(o->value['f'], &format);
+	int status = disk_take_format(o->value['f'], &format);
 
 	if (status)
 		return status;
@@ -285,7 +305,7 @@ static int disk_check(struct cmd_options *o)
 	add_int(j, "allocated-clusters", r.allocated);
 	add_int(j, "compressed-clusters", r.compressed);
 	add_int(j, "image-end-offset", r.end);
-	print_object(j, o->given['j']);
+	disk_print_object(j, o->given['j']);
 	if (o->given['r']) /* what is left */
 		return r.bad ? EXIT_CORRUPT : 0;
 	return r.corruptions ? EXIT_CORRUPT : r.leaks ? EXIT_LEAKS : 0;
@@ -310,7 +330,7 @@ static int disk_convert(struct cmd_options *o)
 	int status = take_new(o, 'O', &c.create);
 
 	if (!status)
-		status = take_format(o->value['f'], &c.from_format);
+		status = disk_take_format(o->value['f'], &c.from_format);
 	if (status)
 		return status;
 	if (o->given['p'] || isatty(STDERR_FILENO))
@@ -343,13 +363,13 @@ static int disk_resize(struct cmd_options *o)
 	enum blk_format format = BLK_GUESS;
 	uint64_t size;
 	struct err err;
-	int status = take_format(o->value['f'], &format), error;
+	int status = disk_take_format(o->value['f'], &format), error;
 
 	if (status)
 		return status;
 	error = new_size(o->args[0], format, o->args[1], &size, &err);
 	if (!error)
-		error = image_resize(o->args[0], format, size, o->given['s'], &err);
+		error = image_resize(o->args[0], format, size, o->given['k'], &err);
 	return end(error, &err);
 }
 
@@ -384,8 +404,9 @@ static const struct disk_command disk_commands[] = {
 	{ "info", "f:", "j", 1, 1, disk_info },
 	{ "check", "f:", "jr", 1, 1, disk_check },
 	{ "convert", "f:O:o:cp", "", 2, 2, disk_convert },
-	{ "resize", "f:", "s", 2, 2, disk_resize },
+	{ "resize", "f:", "k", 2, 2, disk_resize },
 	{ "snapshot", "c:a:d:l", "", 1, 1, disk_snapshot },
+	{ "bench", "f:c:d:s:wt:o:S:q", "jPIQ", 1, 1, disk_bench },
 	{ NULL, NULL, NULL, 0, 0, NULL },
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "fs/p9_impl.h"
 
+#include "base/io.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -52,13 +54,8 @@ static bool fds_take(void)
 /* A file beyond the process's size limit shall be EFBIG to the client, not the end of us: hence no SIGXFSZ. */
 void host_prepare(void)
 {
-	struct rlimit rl;
-
 	signal(SIGXFSZ, SIG_IGN);
-	if (!getrlimit(RLIMIT_NOFILE, &rl) && rl.rlim_cur < rl.rlim_max) {
-		rl.rlim_cur = rl.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &rl); /* where it is refused, fewer will have to do */
-	}
+	io_raise_fd_limit();
 }
 
 int host_new(const struct p9_export *ex, struct loop *loop, struct host **out, struct err *err)

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/loop.h"
 #include "machine/config.h"
+#include "machine/net.h"
 
 /* The virtio devices of one boot: one explicit, ordered table. Main loop. */
 struct devices;
@@ -36,6 +37,9 @@ void devices_resume(struct devices *d);
 
 /* vCPUs stopped for good: what the guest has said last is taken. */
 void devices_settle(struct devices *d);
+
+/* What the network card has done since this boot. */
+void devices_net_status(struct devices *d, struct net_status *out);
 
 /* The terminal on the host has this size now. */
 void devices_resize(struct devices *d, uint16_t cols, uint16_t rows);

@@ -403,6 +403,11 @@ void machine_reset(struct machine *m)
 	raise_event(m, MACHINE_RESET, MACHINE_RESET_ASKED, NULL);
 }
 
+void machine_net_status(struct machine *m, struct net_status *out)
+{
+	devices_net_status(m->devices, out);
+}
+
 void machine_resize(struct machine *m, uint16_t cols, uint16_t rows)
 {
 	devices_resize(m->devices, cols, rows);

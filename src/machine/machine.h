@@ -69,6 +69,10 @@ void machine_reset(struct machine *m);
 /* These reach a paused guest when it is resumed. */
 void machine_power_button(struct machine *m);
 
+struct net_status;
+/* What its network card has done. */
+void machine_net_status(struct machine *m, struct net_status *out);
+
 /* The host's terminal has this size now. */
 void machine_resize(struct machine *m, uint16_t cols, uint16_t rows);
 int machine_nmi(struct machine *m, struct err *err);             /* to the first CPU */

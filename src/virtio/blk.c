@@ -23,8 +23,10 @@
  * a stack, so that a guest with few requests in flight uses few of them, and
  * the memory of few.
  *
- * A kick takes all chains there are. What ends in one turn of the loop is
- * published at the end of it, together, with one interrupt.
+ * A kick takes all chains there are, a batch at a time: what comes from the
+ * host's page cache ends at once, and the driver is to see it, and make the next
+ * requests, while we work on the next batch. What else ends in one turn of the
+ * loop is published at the end of it, together, with one interrupt.
  *
  * The image has one end (struct blk_queue) for each ring, opened when the ring
  * starts, on its home loop. A ring that is to stop is let go when that is idle.
@@ -39,6 +41,8 @@
 #define SEG_MAX    126
 #define MAX_PIECES (SEG_MAX + 4) /* with header and status, and a little for drivers who cut these too */
 #define MAX_RANGES 16            /* of a discard */
+#define BATCH      16            /* requests that are taken before what has ended is published; or else */
+#define BATCH_LEN  (256u << 10)  /* with so many bytes */
 #define SECTOR     512u
 #define ID_LEN     20 /* VIRTIO_BLK_ID_BYTES */
 
@@ -69,7 +73,7 @@ struct vblk_queue {
 	struct slot *free;     /* [l] */
 	unsigned nfresh;       /* [l] slots that were never used, from there on */
 	struct slot *parked;   /* [l] */
-	struct loop_later publish;
+	struct loop_later publish, again;
 };
 
 struct vblk {
@@ -338,22 +342,23 @@ static struct iovec *copy_of(const struct slot *s)
 	return &s->q->copies[(size_t)(s - s->q->slots) * MAX_PIECES];
 }
 
-static bool pop(struct vblk_queue *q)
+/* A request is started, of so many bytes and one; 0: there is none, or no room. */
+static uint64_t pop(struct vblk_queue *q)
 {
 	struct slot *s;
 
 	if (virtq_inflight(q->v->dev.queue[q->index].ring) == RING_SIZE)
-		return false;
+		return 0;
 	s = take_slot(q);
 	if (virtio_pop(&q->v->dev, q->index, &s->chain, s->iov, MAX_PIECES) != 1) {
 		s->next = q->free;
 		q->free = s;
-		return false;
+		return 0;
 	}
 	if (q->copies)
 		memcpy(copy_of(s), s->iov, (s->chain.nout + s->chain.nin) * sizeof(s->iov[0]));
 	start(s);
-	return true;
+	return s->chain.out_len + s->chain.in_len + 1;
 }
 
 static void restart_parked(struct vblk_queue *q)
@@ -372,19 +377,53 @@ static void restart_parked(struct vblk_queue *q)
 	}
 }
 
+/* False: there is nothing more. */
+static bool pop_batch(struct vblk_queue *q)
+{
+	uint64_t n = 0, len;
+
+	for (unsigned i = 0; i < BATCH && n < BATCH_LEN; i++) {
+		len = pop(q);
+		if (!len)
+			return false;
+		n += len;
+	}
+	return true;
+}
+
+static void take_requests(struct vblk_queue *q)
+{
+	struct virtio_queue *vq = &q->v->dev.queue[q->index];
+
+	do {
+		virtq_disarm(vq->ring);
+		if (pop_batch(q)) {
+			loop_later(vq->home, &q->again);
+			return;
+		}
+	} while (!vq->broken && virtq_rearm(vq->ring));
+}
+
+/* Behind the ends of what was taken before. In a pause nothing is taken; a kick comes when it is over. */
+static void on_again(struct loop_later *t)
+{
+	struct vblk_queue *q = container_of(t, struct vblk_queue, again);
+	const struct virtio_queue *vq = &q->v->dev.queue[q->index];
+
+	virtio_flush(&q->v->dev, q->index);
+	if (vq->listening && !vq->broken)
+		take_requests(q);
+}
+
 static void vblk_kick(struct virtio_dev *d, unsigned index)
 {
 	struct vblk_queue *q = &vblk_of(d)->queue[index];
-	struct virtio_queue *vq = &d->queue[index];
 
 	if (!q->blk)
 		return;
 	restart_parked(q);
-	do {
-		virtq_disarm(vq->ring);
-		while (pop(q))
-			;
-	} while (!vq->broken && virtq_rearm(vq->ring));
+	if (!q->again.queued)
+		take_requests(q);
 }
 
 static void vblk_queue_start(struct virtio_dev *d, unsigned index)
@@ -417,6 +456,7 @@ static void vblk_queue_stop(struct virtio_dev *d, unsigned index)
 {
 	struct vblk_queue *q = &vblk_of(d)->queue[index];
 
+	loop_later_del(d->queue[index].home, &q->again);
 	if (q->blk)
 		blk_queue_when_idle(q->blk, on_idle, q);
 	else
@@ -526,6 +566,7 @@ static int init_queue(struct vblk *v, unsigned i, struct err *err)
 	q->v = v;
 	q->index = i;
 	q->publish.cb = on_publish;
+	q->again.cb = on_again;
 	q->slots = calloc(RING_SIZE, sizeof(*q->slots));
 	if (v->cfg.failed)
 		q->copies = calloc(RING_SIZE, sizeof(*q->copies) * MAX_PIECES);

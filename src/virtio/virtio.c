@@ -10,7 +10,6 @@
 #include <linux/virtio_config.h>
 #include <linux/virtio_ring.h>
 #include <poll.h>
-#include <semaphore.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -249,36 +248,16 @@ int virtio_dev_init(struct virtio_dev *d, const struct virtio_init *init, struct
 	return error;
 }
 
-/* Runs update() of every queue on its home loop and waits for those on other threads. */
-struct errand {
-	struct loop_task task;
-	struct virtio_queue *q;
-	sem_t done;
-};
-
-static void on_errand(struct loop_task *t)
+static void update_now(void *q)
 {
-	struct errand *e = container_of(t, struct errand, task);
-
-	update(e->q);
-	sem_post(&e->done);
+	update(q);
 }
 
+/* Runs update() of every queue on its home loop and waits for it. */
 static void update_all_now(struct virtio_dev *d)
 {
-	for (unsigned i = 0; i < d->nqueues; i++) {
-		struct errand e = { .task.cb = on_errand, .q = &d->queue[i] };
-
-		if (loop_here(e.q->home)) {
-			update(e.q);
-			continue;
-		}
-		sem_init(&e.done, 0, 0);
-		loop_post(e.q->home, &e.task);
-		while (sem_wait(&e.done) && errno == EINTR)
-			;
-		sem_destroy(&e.done);
-	}
+	for (unsigned i = 0; i < d->nqueues; i++)
+		loop_call(d->queue[i].home, update_now, &d->queue[i]);
 }
 
 void virtio_dev_stop(struct virtio_dev *d)

@@ -11,7 +11,7 @@ import pytest
 import vm
 from guests import guest
 
-TO_COME = ["--fs dir,tag", "--vsock 3", "--sandbox=off", "--trace=virtq"]
+TO_COME = ["--fs dir,tag", "--sandbox=off", "--trace=virtq"]
 MISTAKES = {"--wrong": "--wrong is not an option", "-x": "-x is not an option", "-k": "-k needs a value",
             "--mem": "--mem needs a value",
             "-m 1x": "'1x' is not a size", "-m ''": "'' is not a size", "-m -5": "'-5' is not a size",
@@ -28,8 +28,16 @@ MISTAKES = {"--wrong": "--wrong is not an option", "-x": "-x is not an option", 
             "-d x,queues=0": "not between 1 and 16", "-d x,serial=": "1 to 20 characters", "-d ,ro": "which file",
             "-d x,blocksize=513": "blocksize=513: 512, 4096", "--fault disk1:eio@1": "there is no disk1",
             "-d x --fault vda:eio@1": "'disk0:eio@7'",
+            "--vsock 2": "2 is reserved", "--vsock 0": "0 is reserved", "--vsock -1": "'-1' is not a number",
+            "--vsock 4294967295": "not between 0 and 4294967294", "--vsock": "needs a value",
             "-n slirp": "'slirp' is none of", "-n user,mtu=1": "not between 68 and 65520",
             "-n tap,queues=99": "not between 1 and 16", "-n none,mac=1": "no option 'mac'"}
+
+BENCH_MISTAKES = {"": "something is missing", "x y": "'y'", "-c 0 x": "-c: 0 is not between", "-d 1025 x": "-d: 1025 is not between",
+                  "-s 0 x": "0 bytes", "-s 2G x": "too large", "-S '' x": "'' is not a size", "-o -1 x": "'-1' is not a size",
+                  "-t fast x": "'fast' is not one of writeback,", "--pattern 7 x": "neither seq nor rand",
+                  "--queues 17 x": "--queues: 17 is not between 1 and 16", "--flush-interval 1 x": "for writes: -w",
+                  "-f vmdk x": "'vmdk' is not a format", "--repair x": "bench takes no --repair", "-O raw x": "-O is not an option"}
 
 
 def kvm(*args, **how):
@@ -57,6 +65,39 @@ def check_refused(r, text):
 @pytest.mark.parametrize("args", MISTAKES)
 def test_mistake(args):
     check_usage(kvm("run", *words(args)), MISTAKES[args])
+
+
+@pytest.mark.parametrize("args", BENCH_MISTAKES)
+def test_bench_mistake(args):
+    check_usage(kvm("disk", "bench", *words(args)), BENCH_MISTAKES[args])
+
+
+def test_bench_refuses(tmp_path):
+    disk = tmp_path / "disk"
+    check_refused(kvm("disk", "bench", disk), f"{disk}: No such file")
+    disk.write_bytes(bytes(8192))
+    for args in ["-s", 8193], ["-o", 8192], ["-o", 4097]:
+        check_refused(kvm("disk", "bench", *args, disk), "too small")
+    check_refused(kvm("disk", "bench", "-f", "qcow2", disk), str(disk))
+
+
+@pytest.mark.parametrize("form", ["raw", "qcow2"])
+def test_bench(form, tmp_path):
+    """It does as many requests as it says, where it says, and leaves a sound image."""
+    disk = tmp_path / "disk"
+    assert kvm("disk", "create", "-f", form, disk, "1M").returncode == 0
+    r = kvm("disk", "bench", "-w", "-c", 10, "-d", 4, "-s", 512, "-o", "64K", "-S", 1024, "--flush-interval", 3, "--json", disk)
+    found = json.loads(r.stdout)
+    assert (r.returncode, r.stderr, found["requests"], found["flushes"]) == (0, "", 10, 3)
+    assert kvm("disk", "convert", "-O", "raw", disk, tmp_path / "raw").returncode == 0
+    data = (tmp_path / "raw").read_bytes()
+    assert [at for at in range(0, len(data), 512) if any(data[at:at + 512])] == [65536 + 1024 * i for i in range(10)]
+    if form == "qcow2":
+        assert kvm("disk", "check", disk).returncode == 0
+    for more in [], ["-t", "none"], ["--queues", 3, "--pattern", "rand"], ["-w", "-t", "writethrough", "-d", 700]:
+        r = kvm("disk", "bench", "-c", 1000, "-s", 4096, *more, disk)
+        assert (r.returncode, r.stderr) == (0, "") and "requests: 1000\n" in r.stdout
+    assert kvm("disk", "bench", "-q", "-c", 10, disk).stdout == ""
 
 
 @pytest.mark.parametrize("args", TO_COME)

@@ -498,6 +498,8 @@ static void test_errors(void **state)
 	teardown(f);
 }
 
+#define BATCH 16 /* of those that end at once, so many are told together */
+
 /* A queue full of requests; answered in the opposite order, together. */
 static unsigned fill_queue(struct fixture *f, unsigned q)
 {
@@ -534,7 +536,8 @@ static void test_many(void **state)
 				assert_int_equal(f->p[u.token * 1024 + 16 + 512], VIRTIO_BLK_S_OK);
 				assert_int_equal(f->image.mem[u.token * 512], (u.token + 1) & 0xff);
 			}
-			assert_int_equal(f->drv.queue_irqs[0], irqs + 1);
+			irqs = f->drv.queue_irqs[0] - irqs;
+			assert_in_range(irqs, 1, f->image.hold ? 1 : (n + BATCH - 1) / BATCH);
 		}
 		teardown(f);
 	}

@@ -4,6 +4,8 @@
  * is what the model says, closing leaves an image without leaks, and opened
  * again it holds the same.
  */
+#include "blkfix.h"
+#include "block/image.h"
 #include "qcow2fix.h"
 
 #include <setjmp.h>
@@ -128,12 +130,47 @@ static void test_reopen(void **state)
 	finish(&f, path);
 }
 
+/* Reads that come in pieces, also those that fill a new cluster up. */
+static void test_short_reads(void **state)
+{
+	static const struct blk_options plain = { .format = BLK_QCOW2 };
+	struct image_create c = { .format = BLK_QCOW2, .size = 4 * MIB, .qcow2 = qcow2_create_default };
+	static uint8_t buf[4 * MIB], model[4 * MIB];
+	struct err err;
+
+	for (unsigned cache = BLK_WRITEBACK; cache <= BLK_DIRECT; cache += BLK_DIRECT - BLK_WRITEBACK) {
+		struct blkfix f;
+
+		blkfix_make(f.path, 0, 0);
+		assert_int_equal(image_create(f.path, &c, &err), 0);
+		blkfix_fill(model, sizeof(model), 0, 1);
+		blkfix_start(&f, &plain, BLKFIX_POLL);
+		assert_int_equal(blkfix_io(f.q, BLK_WRITE, 0, 0, model, sizeof(model)), 0);
+		blkfix_stop(&f);
+		assert_int_equal(image_snapshot(f.path, IMAGE_SNAPSHOT_CREATE, "s", &err),
+		                 0); /* what is written moves */
+		blkfix_start(&f, &(struct blk_options){ .cache = (enum blk_cache)cache, .fault = "short@1+:read" },
+		             BLKFIX_POLL);
+		for (unsigned i = 0; i < 48; i++) {
+			uint64_t off = i * 65536 + i % 3 * 4096, len = i % 4 ? 4096 : 40960;
+
+			memset(model + off, (int)i, len);
+			assert_int_equal(blkfix_io(f.q, BLK_WRITE, 0, off, model + off, len), 0);
+		}
+		assert_int_equal(blkfix_io(f.q, BLK_READ, 0, 0, buf, sizeof(buf)), 0);
+		assert_memory_equal(buf, model, sizeof(buf));
+		blkfix_stop(&f);
+		blkfix_rm(f.path);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_one_loop),
 		cmocka_unit_test(test_many_loops),
 		cmocka_unit_test(test_reopen),
+		cmocka_unit_test(test_short_reads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -103,6 +103,87 @@ static void test_depth(void **state)
 	sh("rm *");
 }
 
+/* What a disk of 4 MiB must say; and layers that say it together. */
+static uint8_t model[4 * MIB];
+
+/* Pieces of data and of zeroes all over the image. */
+static void scribble(const char *path, uint8_t byte)
+{
+	static uint8_t buf[160 << 10];
+	struct blk *b;
+	struct err err;
+
+	need(blk_open(path, &(struct blk_options){ 0 }, &b, &err), &err);
+	for (unsigned i = 0; i < 24; i++) {
+		uint64_t len = 512 * (1 + (uint64_t)rand() % (sizeof(buf) / 512));
+		uint64_t off = 512 * ((uint64_t)rand() % ((blk_size(b) - len) / 512));
+		bool zero = i % 4 == 3;
+
+		memset(buf, byte, len);
+		assert_int_equal(blk_do(b, zero ? BLK_WRITE_ZEROES : BLK_WRITE, BLK_MAY_UNMAP, off, buf, len), 0);
+		memset(model + off, zero ? 0 : byte, len);
+	}
+	blk_close(b);
+}
+
+static void expect_model(struct blk *b, unsigned times)
+{
+	static uint8_t buf[sizeof(model)];
+
+	for (unsigned i = 0; i < times; i++) {
+		uint64_t len = 1 + (uint64_t)rand() % (i % 2 ? sizeof(buf) : 70000);
+		uint64_t off = (uint64_t)rand() % (sizeof(model) - len + 1);
+
+		assert_int_equal(blk_do(b, BLK_READ, 0, off, buf, len), 0);
+		assert_memory_equal(buf, model + off, len);
+	}
+}
+
+static void shorten(const char *path, uint64_t size)
+{
+	struct err err;
+
+	need(image_resize(path, BLK_QCOW2, size, true, &err), &err);
+	memset(model + size, 0, sizeof(model) - size); /* also where a layer below says something else */
+}
+
+/* What is read through layers of all sorts, with maps that are not in memory at first, and then are. */
+static void layers(bool compressed)
+{
+	struct image_convert c = { .from = "base", .to = "0", .compress = true, .from_format = BLK_RAW };
+	struct blk *b;
+	struct err err;
+
+	memset(model, 0, sizeof(model));
+	raw("base", 2 * MIB - 512);
+	scribble("base", 0xff);
+	c.create = (struct image_create){ .format = BLK_QCOW2, .qcow2 = qcow2_create_default };
+	if (compressed)
+		need(image_convert(&c, &err), &err);
+	create_on("1", compressed ? "0" : "base", compressed ? "qcow2" : "raw");
+	create_on("2", "1", "qcow2");
+	create_on("3", "2", "qcow2");
+	create_on("4", "3", "qcow2");
+	scribble("1", 1);
+	shorten("2", 3 * MIB);
+	scribble("2", 2);
+	scribble("3", 3);
+	need(open_image("4", &b, &err), &err);
+	expect_model(b, 200);
+	blk_close(b);
+	scribble("4", 4); /* which fills clusters up with what is below */
+	need(open_image("4", &b, &err), &err);
+	expect_model(b, 200);
+	blk_close(b);
+	sh("rm *");
+}
+
+static void test_layers(void **state)
+{
+	layers(false);
+	layers(true);
+}
+
 static void refused(const char *path, int error, const char *says)
 {
 	struct blk *b;
@@ -196,7 +277,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_depth),   cmocka_unit_test(test_loops),  cmocka_unit_test(test_places),
-		cmocka_unit_test(test_guessed), cmocka_unit_test(test_60_tib),
+		cmocka_unit_test(test_guessed), cmocka_unit_test(test_60_tib), cmocka_unit_test(test_layers),
 	};
 
 	return cmocka_run_group_tests(tests, go, end);

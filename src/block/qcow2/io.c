@@ -19,6 +19,11 @@
  * posts it back to its loop, where the step is tried again from the beginning;
  * nothing that was seen before parking is relied upon after it.
  *
+ * A read that finds nothing allocated looks into the maps of the images below by
+ * itself, and its child goes to the file of the one that has the data. So a
+ * chain costs a look per layer. Only where a map is not in memory, or the data
+ * are compressed, does the child go to the image below.
+ *
  * Requests and children come from lists of the queue and go back there, so
  * a queue that has been busy once allocates no more.
  *
@@ -331,9 +336,10 @@ static void transfer(struct request *x, struct blk_queue *q, enum blk_op op, uin
 	child_submit(c, q, op, off, len);
 }
 
-static void read_below(struct request *x, uint64_t off, uint64_t len)
+/* @len bytes at @off that the image of @qq does not have. */
+static void read_below(struct request *x, struct qcow2_queue *qq, uint64_t off, uint64_t len)
 {
-	struct qcow2 *im = x->queue->im;
+	struct qcow2 *im = qq->im;
 	uint64_t n = off < im->backing_size ? im->backing_size - off : 0;
 
 	if (n > len)
@@ -341,22 +347,43 @@ static void read_below(struct request *x, uint64_t off, uint64_t len)
 	if (n < len)
 		iov_zero(x->iov, x->niov, x->pos + n, len - n);
 	if (n)
-		transfer(x, x->queue->backing, BLK_READ, off, n);
+		transfer(x, qq->backing, BLK_READ, off, n);
+}
+
+/*
+ * Down a chain of QCOW2 images to the one that has what is at @off, as far as
+ * its maps are in memory; @qq is that one's queue then. Images below are only
+ * read, so nothing there is unlinked while the request lasts.
+ */
+static struct extent walk_down(struct qcow2_queue **qq, uint64_t off, struct extent e)
+{
+	while (e.kind == EXTENT_HOLE && (*qq)->below && off < (*qq)->im->backing_size) {
+		uint64_t n = (*qq)->im->backing_size - off;
+		struct extent below = qcow2_map_extent((*qq)->below->im, off, n < e.len ? n : e.len);
+
+		if (below.kind != EXTENT_HOLE && below.kind != EXTENT_ZERO && below.kind != EXTENT_DATA)
+			break; /* it takes more than a look: a request of that image's own */
+		e = below;
+		*qq = (*qq)->below;
+	}
+	return e;
 }
 
 bool read_step(struct request *x)
 {
-	struct qcow2 *im = x->queue->im;
+	struct qcow2_queue *qq = x->queue;
 	uint64_t off = x->off + x->pos;
-	struct extent e = qcow2_map_extent(im, off, x->len - x->pos);
+	struct extent e = qcow2_map_extent(qq->im, off, x->len - x->pos);
 
+	if (e.kind == EXTENT_HOLE)
+		e = walk_down(&qq, off, e);
 	switch (e.kind) {
 	case EXTENT_MISS: qcow2_map_load(x, off); return false;
 	case EXTENT_BAD: request_fail(x, -EIO); break;
-	case EXTENT_HOLE: read_below(x, off, e.len); break;
+	case EXTENT_HOLE: read_below(x, qq, off, e.len); break;
 	case EXTENT_ZERO: iov_zero(x->iov, x->niov, x->pos, e.len); break;
-	case EXTENT_DATA: transfer(x, x->queue->file, BLK_READ, e.host, e.len); break;
-	case EXTENT_COMPRESSED: qcow2_inflate(x, e.host, in_cluster(im, off), x->pos, e.len); break;
+	case EXTENT_DATA: transfer(x, qq->file, BLK_READ, e.host, e.len); break;
+	case EXTENT_COMPRESSED: qcow2_inflate(x, e.host, in_cluster(qq->im, off), x->pos, e.len); break;
 	}
 	x->pos += e.len;
 	return true;
@@ -437,6 +464,8 @@ int qcow2_queue_open(struct blk_queue *q, struct err *err)
 	error = blk_queue_below(q, im->file, &qq->file, err);
 	if (!error && im->backing)
 		error = blk_queue_below(q, im->backing, &qq->backing, err);
+	if (!error && im->backing && qcow2_image(im->backing))
+		qq->below = qq->backing->priv;
 	if (error) {
 		blk_queue_close(qq->file);
 		free(qq);

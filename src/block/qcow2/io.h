@@ -11,9 +11,10 @@ struct qcow2_queue {
 	struct qcow2 *im;    /* [c] */
 	struct blk_queue *q; /* [c] */
 	struct blk_queue *file, *backing;
-	struct request *requests; /* not in use */
-	struct child *children;   /* not in use */
-	struct buffer *buffers;   /* not in use, of a cluster each */
+	struct qcow2_queue *below; /* [c] that of @backing, if it is QCOW2 too */
+	struct request *requests;  /* not in use */
+	struct child *children;    /* not in use */
+	struct buffer *buffers;    /* not in use, of a cluster each */
 	unsigned nbuffers;
 	atomic_uint active[2]; /* [a] requests by the phase in which they began */
 	pthread_mutex_t lock;

@@ -36,10 +36,14 @@
  * before: in fresh clusters that replace nothing.
  */
 
+#define AS_ONE_MAX 16384u /* bytes of data between what is read */
+
 struct fill {
 	uint64_t len;
-	bool read;        /* from the old place; else zeroes */
-	struct iovec iov; /* memory of its own, if it is read */
+	bool read;    /* from the old place; else zeroes */
+	uint8_t *mem; /* if it is read */
+	/* Of the read, which uses it up: the whole cluster, where head and tail are read as one, with the head's. */
+	struct iovec iov;
 };
 
 struct alloc {
@@ -51,6 +55,7 @@ struct alloc {
 	bool fresh, own;   /* own: the host cluster was theirs before */
 	uint64_t pos, len; /* the data: of the request */
 	struct fill head, tail;
+	bool as_one;       /* head and tail, with what is between them, are one read */
 	uint8_t *gathered; /* data that came in too many pieces */
 	unsigned reading;
 	int error;
@@ -139,8 +144,9 @@ static void alloc_end(struct alloc *a, int error)
 		next = w->next;
 		request_wake(w);
 	}
-	buffer_put(x->queue, a->head.iov.iov_base);
-	buffer_put(x->queue, a->tail.iov.iov_base);
+	buffer_put(x->queue, a->head.mem);
+	if (!a->as_one)
+		buffer_put(x->queue, a->tail.mem);
 	free(a->gathered);
 	free(a);
 	request_fail(x, error);
@@ -162,7 +168,7 @@ static bool wanted(const struct alloc *a, const struct fill *f)
 
 static void add_fill(struct child *c, unsigned *n, const struct fill *f)
 {
-	c->iov[(*n)++] = (struct iovec){ f->read ? f->iov.iov_base : qcow2_zeroes, f->len };
+	c->iov[(*n)++] = (struct iovec){ f->read ? f->mem : qcow2_zeroes, f->len };
 }
 
 static void alloc_write(struct alloc *a)
@@ -210,16 +216,17 @@ static void on_filled(struct request *r)
 		alloc_write(a);
 }
 
-/* Reads @f, at guest offset @off; the disk may end within it. */
-static void fill_start(struct alloc *a, struct fill *f, uint64_t off)
+/* Reads @n bytes at guest offset @off into the memory of @f; the disk may end within them. */
+static void fill_start(struct alloc *a, struct fill *f, uint64_t off, uint64_t n)
 {
 	struct qcow2 *im = a->x->queue->im;
 	uint64_t size = blk_size(&im->blk), len = off >= size ? 0 : size - off;
 	struct request *r = request_new(a->x->queue);
 
-	if (len > f->len)
-		len = f->len;
-	memset((uint8_t *)f->iov.iov_base + len, 0, f->len - len);
+	if (len > n)
+		len = n;
+	memset(f->mem + len, 0, n - len);
+	f->iov = (struct iovec){ f->mem, len };
 	a->reading++;
 	if (!r) {
 		struct request none = { .owner = a, .error = -ENOMEM };
@@ -240,18 +247,20 @@ static void fill_start(struct alloc *a, struct fill *f, uint64_t off)
 static void alloc_fill(struct alloc *a)
 {
 	a->reading = 1; /* this function's own */
-	if (a->head.read)
-		fill_start(a, &a->head, a->off);
-	if (a->tail.read)
-		fill_start(a, &a->tail, a->x->off + a->pos + a->len);
+	if (a->as_one)
+		fill_start(a, &a->head, a->off, a->x->queue->im->cluster_size);
+	else if (a->head.read)
+		fill_start(a, &a->head, a->off, a->head.len);
+	if (a->tail.read && !a->as_one)
+		fill_start(a, &a->tail, a->x->off + a->pos + a->len, a->tail.len);
 	on_filled(&(struct request){ .owner = a });
 }
 
 static bool fill_memory(struct alloc *a, struct fill *f)
 {
 	if (f->read)
-		f->iov = (struct iovec){ buffer_get(a->x->queue), f->len };
-	return !f->read || f->iov.iov_base;
+		f->mem = buffer_get(a->x->queue);
+	return !f->read || f->mem;
 }
 
 /* For what is read, and for data in more pieces than a child may have. */
@@ -262,7 +271,14 @@ static bool alloc_memory(struct alloc *a)
 		if (!a->gathered)
 			return false;
 	}
-	return fill_memory(a, &a->head) && fill_memory(a, &a->tail);
+	if (!fill_memory(a, &a->head))
+		return false;
+	/* One read of a little more is cheaper than two. */
+	a->as_one = a->n == 1 && a->head.read && a->tail.read && a->len <= AS_ONE_MAX;
+	if (!a->as_one)
+		return fill_memory(a, &a->tail);
+	a->tail.mem = a->head.mem + a->head.len + a->len;
+	return true;
 }
 
 /* The beginning. */
