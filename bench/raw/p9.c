@@ -108,7 +108,7 @@ static void tell(struct slot *s, uint32_t out_data)
 	send(&queue, s, out_data, 0);
 	vq_kick(&queue);
 	do
-		vq_wait(&queue);
+		vq_wait(&queue, 1);
 	while (!vq_poll(&queue, &tag, &len));
 }
 
