@@ -559,11 +559,12 @@ int p9_new(const struct p9_export *ex, struct loop *loop, struct p9 **out, struc
 	struct p9 *p = calloc(1, sizeof(*p));
 	int error;
 
-	if (p)
-		p->host = host_new(ex, loop);
-	if (!p || !p->host) {
-		free(p);
+	if (!p)
 		return err_set(err, -ENOMEM, "out of memory");
+	error = host_new(ex, loop, &p->host, err);
+	if (error) {
+		free(p);
+		return error;
 	}
 	host_prepare();
 	p->loop = loop;

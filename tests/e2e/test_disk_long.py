@@ -204,10 +204,10 @@ def test_flush_is_fdatasync(kvm, tmp_path):
 
 @pytest.fixture(scope="module")
 def debian():
-    image = images.debian()
-    if not os.path.exists(image):
-        pytest.skip(f"there is no {image}: root and a Debian mirror are needed to make it (tests/e2e/images.py --long)")
-    return image
+    try:
+        return images.debian_image()
+    except images.Missing as e:
+        return pytest.skip(str(e))
 
 
 @pytest.mark.parametrize("partitioned", [False, True])

@@ -5,6 +5,7 @@
  * room is waited for; what is no frame is counted; and a hostile ring costs the
  * guest its device until the next reset, nothing else.
  */
+#include "base/clock.h"
 #include "base/loop_thread.h"
 #include "fakedrv_dev.h"
 #include "fakedrv_hostile.h"
@@ -992,7 +993,7 @@ static void test_on_a_thread(void **state)
 			fakedev_publish(&f->drv, 0);
 			loop_call(loop_thread_loop(t), do_arrive, &a);
 			if (round % 4 == 1)
-				virtio_pause(f->d);
+				assert_int_equal(virtio_pause(f->d, clock_ns() + 60000000000ull), 0);
 			offer(f, 1, NULL, 8 * MIB, 60 + round, 1, false);
 			fakedev_publish(&f->drv, 1);
 			if (round % 4 == 1)
