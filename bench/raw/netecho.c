@@ -12,7 +12,7 @@
 
 #define DEPTH 64
 #define HDR   12
-#define SLOT  2048
+#define SLOT  65664
 
 static struct vq rx, tx;
 static uint8_t *out, *in;
@@ -55,5 +55,7 @@ int main(void)
 	measure("netecho_64_d64", &rx, DEPTH, n, add);
 	size = 1514;
 	measure("netecho_1514_d64", &rx, DEPTH, n, add);
+	size = 65534;
+	measure("netecho_64k_d64", &rx, DEPTH, n, add);
 	return 0;
 }

@@ -2,6 +2,7 @@
 #include "base/io.h"
 
 #include <errno.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define AT_ONCE (1u << 30) /* Linux moves at most 2 GiB at once */
@@ -42,4 +43,14 @@ int write_at(int fd, const void *buf, uint64_t len, uint64_t off)
 		len -= (uint64_t)n;
 	}
 	return 0;
+}
+
+void io_raise_fd_limit(void)
+{
+	struct rlimit rl;
+
+	if (!getrlimit(RLIMIT_NOFILE, &rl) && rl.rlim_cur < rl.rlim_max) {
+		rl.rlim_cur = rl.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &rl);
+	}
 }

@@ -8,4 +8,7 @@
 int read_at(int fd, void *buf, uint64_t len, uint64_t off);
 int write_at(int fd, const void *buf, uint64_t len, uint64_t off);
 
+/* As many descriptors as this process may give itself. Where that is refused, fewer will have to do. */
+void io_raise_fd_limit(void);
+
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "base/loop.h"
 #include "base/clock.h"
+#include "base/container_of.h"
 #include "base/evt.h"
 #include "base/loop_ring.h"
 
@@ -8,6 +9,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,6 +260,36 @@ void loop_task_del(struct loop *l, struct loop_task *t)
 	}
 	t->posted = false;
 	pthread_mutex_unlock(&l->lock);
+}
+
+struct call {
+	struct loop_task task;
+	void (*fn)(void *arg);
+	void *arg;
+	sem_t done;
+};
+
+static void on_call(struct loop_task *t)
+{
+	struct call *c = container_of(t, struct call, task);
+
+	c->fn(c->arg);
+	sem_post(&c->done);
+}
+
+void loop_call(struct loop *l, void (*fn)(void *arg), void *arg)
+{
+	struct call c = { .task.cb = on_call, .fn = fn, .arg = arg };
+
+	if (loop_here(l)) {
+		fn(arg);
+		return;
+	}
+	sem_init(&c.done, 0, 0);
+	loop_post(l, &c.task);
+	while (sem_wait(&c.done) && errno == EINTR)
+		;
+	sem_destroy(&c.done);
 }
 
 static struct loop_task *task_pop(struct loop *l)

@@ -101,4 +101,10 @@ void loop_post(struct loop *l, struct loop_task *t);
 /* Takes back a task that may be posted: its callback does not run after this, unless posted again. */
 void loop_task_del(struct loop *l, struct loop_task *t);
 
+/*
+ * Runs @fn on the loop's thread and waits until it has returned. Any thread;
+ * not one that the loop's thread waits for.
+ */
+void loop_call(struct loop *l, void (*fn)(void *arg), void *arg);
+
 #endif

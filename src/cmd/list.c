@@ -12,7 +12,8 @@
 #define PATIENCE_MS 2000 /* for all of them together */
 
 const char list_help[] =
-        "  --json  an array of objects: name, pid, state, uptime (s), boots, cpus, mem (bytes), kernel\n"
+        "  --json  an array of objects: name, pid, state, uptime (s), boots, cpus, mem (bytes),\n"
+        "          address, kernel, net (packets that passed, were dropped, were bad)\n"
         "\n"
         "STATE is running, paused, stopping (it was asked to switch itself off), ended (its console's\n"
         "reader has yet to read the rest) or wedged: it did not answer within 2 s (--json says \"why\").\n";

@@ -49,6 +49,7 @@ const char run_help[] =
         "                        tap[,OPTION...]: an interface of this host; virtio: tap where allowed,\n"
         "                        else user; passt[,OPTION...]. The options are in the man page\n"
         "      --pcap FILE       write what passes on the network to FILE, for tcpdump and wireshark\n"
+        "      --vsock CID       AF_VSOCK sockets between the guest, as CID (3 or more), and the host, which is 2\n"
         "      --console TYPE    serial: ttyS0 (default); virtio: hvc0, with what ttyS0 says\n"
         "      --name NAME       the machine's name (default vm-PID)\n"
         "      --no-reboot       a reset by the guest ends the machine\n"
@@ -127,7 +128,6 @@ static const struct {
 	const char *name, *with;
 } to_come[] = {
 	{ OPT_FS, "--fs", "virtio-fs" },
-	{ OPT_VSOCK, "--vsock", "vhost-vsock" },
 	{ OPT_SANDBOX, "--sandbox", "the sandbox" },
 	{ OPT_TRACE, "--trace", "tracing" },
 };
@@ -187,6 +187,20 @@ static int take_disk(struct args *a, char *val)
 	return share_root(&a->cfg, val);
 }
 
+static int take_vsock(struct config *c, const char *val, struct err *err)
+{
+	unsigned cid;
+	int error = opt_uint("--vsock", val, 0, CONFIG_MAX_CID, &cid, err);
+
+	if (error)
+		return error;
+	if (cid < CONFIG_MIN_CID)
+		return err_set(err, -ERANGE, "--vsock: %u is reserved (2 is the host): a guest's CID is 3 or more",
+		               cid);
+	c->vsock = cid;
+	return 0;
+}
+
 /* Options that take a value to be checked. Returns 0 or an exit status. */
 static int take_value(struct args *a, int opt, char *val)
 {
@@ -202,6 +216,7 @@ static int take_value(struct args *a, int opt, char *val)
 	case 'c': error = opt_uint("-c", val, 1, 254, &c->ncpus, &err); break;
 	case OPT_TIMEOUT: error = opt_seconds("--timeout", val, &c->timeout, &err); break;
 	case OPT_GRACE: error = opt_seconds("--grace", val, &c->grace, &err); break;
+	case OPT_VSOCK: error = take_vsock(c, val, &err); break;
 	case 'n': error = net_config_parse(val, &c->net, &err); break;
 	case OPT_CONSOLE:
 		if (strcmp(val, "serial") && strcmp(val, "virtio"))

@@ -74,4 +74,11 @@ int p9_submit(struct p9 *p, struct p9_req *r) __attribute__((warn_unused_result)
  */
 void p9_reset(struct p9 *p);
 
+/*
+ * While it is held no request that is on its way is finished, and of what is the
+ * client's nothing is read or written. What workers have done meanwhile is told
+ * once it is let go. Submit nothing to a server that is held.
+ */
+void p9_hold(struct p9 *p, bool on);
+
 #endif

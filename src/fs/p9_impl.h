@@ -68,6 +68,7 @@ struct host {
 	gid_t egid;
 	dev_t dev; /* of the root */
 	ino_t ino;
+	int fds; /* /proc/self/fd: the way from a descriptor to a name, without looking up all of that each time */
 	struct loop *loop;
 	struct p9 *p9; /* [l] */
 
@@ -209,6 +210,7 @@ struct p9 {
 	struct op *ops; /* with a worker */
 	unsigned nops;
 	struct p9_req *ready, **ready_end; /* to be told on the next turn */
+	bool held;
 };
 
 /* p9srv.c */
@@ -220,7 +222,7 @@ void p9_set_hook(struct p9 *p, void (*hook)(void *arg), void *arg);
 extern const struct msg p9_msgs[P9_NMSGS]; /* by type */
 
 /* p9host.c */
-struct host *host_new(const struct p9_export *ex, struct loop *loop);
+int host_new(const struct p9_export *ex, struct loop *loop, struct host **out, struct err *err);
 void host_put(struct host *h);
 struct host *host_get(struct host *h);
 void host_prepare(void); /* what the process needs for a server */
@@ -231,11 +233,15 @@ int file_new(struct host *h, int fd, const struct statx *st, bool slow, struct f
 struct file *file_get(struct file *f); /* NULL is fine */
 void file_put(struct file *f);         /* NULL is fine; any thread; does not wait */
 int file_stat(int fd, struct statx *st);
-/* "/proc/self/fd/N": names the very file that @fd is open on, whatever happened to its names. */
+/*
+ * "N" in host->fds, and "/proc/self/fd/N" for calls that take no directory: names the very file that @fd is open on,
+ * whatever happened to its names.
+ */
 #define PROC_FD_SIZE 32
+const char *fd_name(int fd, char *buf);
 const char *proc_fd(int fd, char *buf);
 /* Opens the file of a place anew. */
-int file_reopen(int fd, int flags);
+int file_reopen(const struct host *h, int fd, int flags);
 
 /* p9work.c */
 void pool_push(struct host *h, struct job *j);

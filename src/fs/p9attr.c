@@ -147,7 +147,7 @@ static ssize_t read_mapped(struct op *op, char *buf, size_t size)
 		return error;
 	if (!S_ISLNK(st.stx_mode) || op->file->type != S_IFREG)
 		return -EINVAL;
-	fd = file_reopen(op->file->fd, O_RDONLY | O_NONBLOCK);
+	fd = file_reopen(op->host, op->file->fd, O_RDONLY | O_NONBLOCK);
 	if (fd < 0)
 		return fd;
 	n = pread(fd, buf, size, 0);

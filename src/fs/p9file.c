@@ -60,9 +60,9 @@ static int open_place(struct op *op, struct file *place, int flags, struct file 
 	int error, fd;
 
 	flags |= O_NOCTTY | (op->nowait ? O_NONBLOCK : 0);
-	fd = file_reopen(place->fd, flags | O_NOATIME);
+	fd = file_reopen(op->host, place->fd, flags | O_NOATIME);
 	if (fd == -EPERM) /* the file is not ours */
-		fd = file_reopen(place->fd, flags);
+		fd = file_reopen(op->host, place->fd, flags);
 	if (fd == -EWOULDBLOCK && op->nowait)
 		op->again = true;
 	if (fd < 0)
@@ -159,7 +159,7 @@ static int create_new(struct op *op, int flags, int *fd)
 		error = id_made(op, op->file, *fd, &op->st, mode, (gid_t)op->u[2], 0);
 	if (error)
 		return error;
-	place = file_reopen(*fd, O_PATH);
+	place = file_reopen(op->host, *fd, O_PATH);
 	return place < 0 ? place : file_new(op->host, place, &op->st, op->file->slow, &op->made);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "fs/p9_impl.h"
 
+#include "base/io.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,20 +27,10 @@
  */
 
 #define FDS_RESERVE 256
+#define FDS_STEP    64
 
 static atomic_uint fds_held; /* by all servers together */
-
-/* A file beyond the process's size limit shall be EFBIG to the client, not the end of us: hence no SIGXFSZ. */
-void host_prepare(void)
-{
-	struct rlimit rl;
-
-	signal(SIGXFSZ, SIG_IGN);
-	if (!getrlimit(RLIMIT_NOFILE, &rl) && rl.rlim_cur < rl.rlim_max) {
-		rl.rlim_cur = rl.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &rl); /* where it is refused, fewer will have to do */
-	}
-}
+static atomic_uint fds_most;
 
 static unsigned fds_limit(void)
 {
@@ -49,13 +41,37 @@ static unsigned fds_limit(void)
 	return rl.rlim_cur - FDS_RESERVE < P9_MAX_FIDS ? (unsigned)rl.rlim_cur - FDS_RESERVE : P9_MAX_FIDS;
 }
 
-struct host *host_new(const struct p9_export *ex, struct loop *loop)
+/* Counts one more, even if it is one too many. What the limit is is asked now and then, and before it is refused. */
+static bool fds_take(void)
+{
+	unsigned n = atomic_fetch_add(&fds_held, 1);
+
+	if (n % FDS_STEP == 0 || n >= atomic_load(&fds_most))
+		atomic_store(&fds_most, fds_limit());
+	return n < atomic_load(&fds_most);
+}
+
+/* A file beyond the process's size limit shall be EFBIG to the client, not the end of us: hence no SIGXFSZ. */
+void host_prepare(void)
+{
+	signal(SIGXFSZ, SIG_IGN);
+	io_raise_fd_limit();
+}
+
+int host_new(const struct p9_export *ex, struct loop *loop, struct host **out, struct err *err)
 {
 	struct host *h = calloc(1, sizeof(*h));
 	pthread_condattr_t attr;
 
 	if (!h)
-		return NULL;
+		return err_set(err, -ENOMEM, "out of memory");
+	h->fds = open("/proc/self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (h->fds < 0) {
+		int error = -errno;
+
+		free(h);
+		return err_sys(err, error, "/proc/self/fd");
+	}
 	h->refs = 1;
 	h->map = ex->map;
 	h->ro = ex->ro;
@@ -69,7 +85,8 @@ struct host *host_new(const struct p9_export *ex, struct loop *loop)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&h->more, &attr);
 	pthread_condattr_destroy(&attr);
-	return h;
+	*out = h;
+	return 0;
 }
 
 struct host *host_get(struct host *h)
@@ -86,6 +103,7 @@ void host_put(struct host *h)
 	qids_exit(&h->qids);
 	pthread_cond_destroy(&h->more);
 	pthread_mutex_destroy(&h->lock);
+	close(h->fds);
 	free(h);
 }
 
@@ -126,7 +144,7 @@ int file_new(struct host *h, int fd, const struct statx *st, bool slow, struct f
 	struct file *f = NULL;
 	int error = -EMFILE;
 
-	if (atomic_fetch_add(&fds_held, 1) < fds_limit()) {
+	if (fds_take()) {
 		f = calloc(1, sizeof(*f));
 		error = -ENOMEM;
 	}
@@ -185,16 +203,22 @@ void file_put(struct file *f)
 	pool_push(f->host, &f->job);
 }
 
+const char *fd_name(int fd, char *buf)
+{
+	snprintf(buf, PROC_FD_SIZE, "%d", fd);
+	return buf;
+}
+
 const char *proc_fd(int fd, char *buf)
 {
 	snprintf(buf, PROC_FD_SIZE, "/proc/self/fd/%d", fd);
 	return buf;
 }
 
-int file_reopen(int fd, int flags)
+int file_reopen(const struct host *h, int fd, int flags)
 {
-	char path[PROC_FD_SIZE];
+	char name[PROC_FD_SIZE];
 
-	fd = open(proc_fd(fd, path), flags | O_CLOEXEC);
+	fd = openat(h->fds, fd_name(fd, name), flags | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
 }

@@ -73,6 +73,8 @@ static void show_mapped(const char *path, struct statx *st)
 		st->stx_gid = le32toh(v);
 	if (get_attr(path, VIRTFS "mode", &v, sizeof(v)))
 		st->stx_mode = (uint16_t)mapped_mode(st->stx_mode, le32toh(v));
+	if (!S_ISCHR(st->stx_mode) && !S_ISBLK(st->stx_mode))
+		return;
 	if (get_attr(path, VIRTFS "rdev", &rdev, sizeof(rdev))) {
 		st->stx_rdev_major = major(le64toh(rdev));
 		st->stx_rdev_minor = minor(le64toh(rdev));
@@ -164,21 +166,29 @@ static int give_away(struct op *op, struct file *dir, int fd, const struct statx
 	return fchownat(fd, "", uid, want, AT_EMPTY_PATH) ? -errno : 0;
 }
 
+static int set_mode(const struct host *h, int fd, mode_t mode)
+{
+	char name[PROC_FD_SIZE];
+
+	return fchmodat(h->fds, fd_name(fd, name), mode, 0) ? -errno : 0;
+}
+
 /*
  * The mode as it was asked for: the host's umask is not the guest's. EPERM for
  * what is our own comes from file systems without such modes (FAT); there
  * creat(2) succeeds as well, with the mode that they have.
  */
-static int right_mode(int fd, const struct statx *st, mode_t mode, bool given, bool *changed)
+static int right_mode(const struct host *h, int fd, const struct statx *st, mode_t mode, bool given, bool *changed)
 {
-	char path[PROC_FD_SIZE];
+	int error;
 
 	if (S_ISDIR(mode))
 		mode |= st->stx_mode & S_ISGID; /* from a setgid directory */
 	if (S_ISLNK(mode) || (!((st->stx_mode ^ mode) & 07777) && !(given && (mode & 06000))))
 		return 0;
 	*changed = true;
-	return chmod(proc_fd(fd, path), mode & 07777) && errno != EPERM ? -errno : 0;
+	error = set_mode(h, fd, mode & 07777);
+	return error == -EPERM ? 0 : error;
 }
 
 int id_made(struct op *op, struct file *dir, int fd, struct statx *st, mode_t mode, gid_t gid, dev_t rdev)
@@ -197,7 +207,7 @@ int id_made(struct op *op, struct file *dir, int fd, struct statx *st, mode_t mo
 		if (h->map == P9_MAP_NONE && !h->euid)
 			error = give_away(op, dir, fd, st, gid, &changed);
 		if (!error)
-			error = right_mode(fd, st, mode, changed, &changed);
+			error = right_mode(h, fd, st, mode, changed, &changed);
 	}
 	if (error)
 		return error;
@@ -235,7 +245,7 @@ int id_chmod(struct host *h, int fd, mode_t mode)
 
 	mode &= 07777;
 	if (h->map != P9_MAP_MAPPED)
-		return chmod(proc_fd(fd, path), mode) ? -errno : 0;
+		return set_mode(h, fd, mode);
 	error = id_stat(h, fd, &st);
 	return error ? error : set_attr32(proc_fd(fd, path), VIRTFS "mode", (st.stx_mode & S_IFMT) | mode);
 }

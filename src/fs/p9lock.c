@@ -187,9 +187,9 @@ static int open_owner(struct op *op, struct file *owner)
 
 	if (owner->fd >= 0)
 		return 0;
-	fd = file_reopen(op->open->fd, O_RDWR | O_NONBLOCK);
+	fd = file_reopen(op->host, op->open->fd, O_RDWR | O_NONBLOCK);
 	if (fd < 0)
-		fd = file_reopen(op->open->fd, O_RDONLY | O_NONBLOCK);
+		fd = file_reopen(op->host, op->open->fd, O_RDONLY | O_NONBLOCK);
 	if (fd < 0)
 		return fd;
 	owner->fd = fd;

@@ -104,9 +104,10 @@ int make_finish(struct op *op, struct wire *w)
 /* The way by /proc, as AT_EMPTY_PATH is for the privileged only. */
 int link_work(struct op *op)
 {
-	char path[PROC_FD_SIZE];
+	char name[PROC_FD_SIZE];
 
-	return linkat(AT_FDCWD, proc_fd(op->file2->fd, path), op->file->fd, op->s[0], AT_SYMLINK_FOLLOW) ? -errno : 0;
+	return linkat(op->host->fds, fd_name(op->file2->fd, name), op->file->fd, op->s[0], AT_SYMLINK_FOLLOW) ? -errno
+	                                                                                                      : 0;
 }
 
 int rename_check(struct op *op)

@@ -315,7 +315,7 @@ static void ready_add(struct p9 *p, struct p9_req *r, uint32_t len)
 
 static struct p9_req *ready_pop(struct p9 *p)
 {
-	struct p9_req *r = p ? p->ready : NULL;
+	struct p9_req *r = p->ready;
 
 	if (r) {
 		p->ready = r->next;
@@ -408,9 +408,9 @@ static void on_task(struct loop_task *t)
 	struct p9_req *r;
 	struct op *op;
 
-	while (h->p9 && (op = pool_reap(h)))
+	while (h->p9 && !h->p9->held && (op = pool_reap(h)))
 		complete(h->p9, op);
-	while ((r = ready_pop(h->p9)))
+	while (h->p9 && !h->p9->held && (r = ready_pop(h->p9)))
 		r->done(r, r->len);
 	host_put(h);
 }
@@ -518,6 +518,13 @@ void p9_reset(struct p9 *p)
 	p->msize = 0;
 }
 
+void p9_hold(struct p9 *p, bool on)
+{
+	p->held = on;
+	if (!on)
+		loop_post(p->loop, &p->host->task);
+}
+
 void p9_set_hook(struct p9 *p, void (*hook)(void *arg), void *arg)
 {
 	p->host->hook = hook;
@@ -552,11 +559,12 @@ int p9_new(const struct p9_export *ex, struct loop *loop, struct p9 **out, struc
 	struct p9 *p = calloc(1, sizeof(*p));
 	int error;
 
-	if (p)
-		p->host = host_new(ex, loop);
-	if (!p || !p->host) {
-		free(p);
+	if (!p)
 		return err_set(err, -ENOMEM, "out of memory");
+	error = host_new(ex, loop, &p->host, err);
+	if (error) {
+		free(p);
+		return error;
 	}
 	host_prepare();
 	p->loop = loop;

@@ -71,8 +71,8 @@ static bool same_file(const struct file *a, const struct file *b)
 
 static int read_place(const struct file *f, char path[PATH_MAX])
 {
-	char link[PROC_FD_SIZE];
-	ssize_t n = readlink(proc_fd(f->fd, link), path, PATH_MAX - 1);
+	char name[PROC_FD_SIZE];
+	ssize_t n = readlinkat(f->host->fds, fd_name(f->fd, name), path, PATH_MAX - 1);
 
 	if (n < 0)
 		return -errno;

@@ -14,6 +14,9 @@ struct guest_command;
 
 #define CONFIG_SHARES_MAX 32
 #define CONFIG_DISKS_MAX  64
+/* Contexts that a guest may be for AF_VSOCK: 0 and 1 are reserved, 2 is the host, the last means any. */
+#define CONFIG_MIN_CID 3
+#define CONFIG_MAX_CID 0xfffffffeu
 
 /* A disk of the guest's; the first one is vda. */
 struct disk {
@@ -55,6 +58,7 @@ struct config {
 	bool unpack;    /* a compressed kernel, before it is booted */
 	bool hugepages;
 	struct net_config net;
+	uint32_t vsock;      /* the guest's context (CID); 0: there is no such device */
 	const char *pcap;    /* file for what passes on the network, or NULL */
 	bool virtio_console; /* hvc0 has the terminal, and ttyS0's output goes there too */
 	uint64_t timeout;    /* ns, 0: none */

@@ -200,6 +200,37 @@ static void add_string(struct json_object *o, const char *key, const char *val)
 	json_object_object_add(o, key, json_object_new_string(val));
 }
 
+static void add_count(struct json_object *o, const char *key, uint64_t n)
+{
+	json_object_object_add(o, key, json_object_new_int64((int64_t)n));
+}
+
+/* An array, of which there is one at most. */
+static void add_net(struct json_object *o, const struct net_status *n)
+{
+	struct json_object *list = json_object_new_array(), *net, *rx, *tx;
+
+	json_object_object_add(o, "net", list);
+	if (!n->name)
+		return;
+	net = json_object_new_object();
+	rx = json_object_new_object();
+	tx = json_object_new_object();
+	json_object_array_add(list, net);
+	add_string(net, "name", n->name);
+	json_object_object_add(net, "up", json_object_new_boolean(n->up));
+	json_object_object_add(net, "vhost", json_object_new_boolean(n->vhost));
+	json_object_object_add(net, "rx", rx);
+	add_count(rx, "packets", n->rx);
+	add_count(rx, "filtered", n->rx_filtered);
+	add_count(rx, "dropped", n->rx_dropped);
+	add_count(rx, "bad", n->rx_bad);
+	json_object_object_add(net, "tx", tx);
+	add_count(tx, "packets", n->tx);
+	add_count(tx, "dropped", n->tx_dropped);
+	add_count(tx, "bad", n->tx_bad);
+}
+
 static int serve_status(struct control *c, struct json_object *rq, struct json_object *reply, struct err *err)
 {
 	struct control_status st;
@@ -214,6 +245,7 @@ static int serve_status(struct control *c, struct json_object *rq, struct json_o
 	json_object_object_add(reply, "mem", json_object_new_int64((int64_t)c->cc.mem));
 	add_string(reply, "address", c->cc.address);
 	add_string(reply, "kernel", c->cc.kernel);
+	add_net(reply, &st.net);
 	return 0;
 }
 

@@ -3,6 +3,7 @@
 #define MACHINE_CONTROL_H
 
 #include "base/err.h"
+#include "machine/net.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,6 +25,7 @@ struct control_status {
 	const char *state;
 	uint64_t uptime; /* ns */
 	unsigned boots;  /* 1: it has not been rebooted */
+	struct net_status net;
 };
 
 /* What an operation is waiting for, where it is not done at once. */

@@ -7,6 +7,7 @@
 #include "guest/frames.h"
 #include "machine/disks.h"
 #include "vhost/net.h"
+#include "vhost/vsock.h"
 #include "virtio/blk.h"
 #include "virtio/console.h"
 #include "virtio/net.h"
@@ -49,7 +50,9 @@ struct devices {
 	struct vconsole *console;
 	struct rng *rng;
 	struct vnet *net;
-	struct vnet_engine *engine;    /* the network's, or NULL */
+	struct loop_thread *net_thread; /* home of its queues */
+	struct vnet_engine *engine;     /* the network's, or NULL */
+	struct vsock *vsock;
 	struct loop_thread *fs_thread; /* home of the shares; NULL without any */
 	struct vp9 *share[CONFIG_SHARES_MAX];
 	unsigned nio;
@@ -203,7 +206,7 @@ static int make_engine(struct devices *d, struct err *err)
 		return err_set(err, -EINVAL, "-n tap: with vhost=on nothing passes that --pcap could see");
 	for (unsigned i = 0; i < nic->max_pairs; i++)
 		fd[i] = nic->fd(nic, i);
-	error = vhost_net_new(d->cfg.mem, d->cfg.loop, fd, nic->max_pairs, &d->engine, err);
+	error = vhost_net_new(d->cfg.mem, fd, nic->max_pairs, &d->engine, err);
 	if (!error || tap->vhost == TAP_VHOST_ON)
 		return error;
 	log_verbose("%s; going on without", err->msg);
@@ -218,19 +221,29 @@ static int make_net(struct devices *d, struct err *err)
 	if (!d->cfg.nic)
 		return 0;
 	vc.mtu = d->cfg.nic->mtu;
-	error = make_engine(d, err);
+	error = loop_thread_new("kvm-net", &d->net_thread, err);
+	if (!error)
+		error = make_engine(d, err);
 	if (error)
 		return error;
 	vc.engine = d->engine;
 	net_config_mac(&d->cfg.cfg->net, d->cfg.cfg->name, vc.mac);
-	error = vnet_new(&vc, d->cfg.mem, d->cfg.loop, &d->net, err);
+	error = vnet_new(&vc, d->cfg.mem, loop_thread_loop(d->net_thread), &d->net, err);
 	return error ? error : place(d, vnet_dev(d->net), err);
+}
+
+static int make_vsock(struct devices *d, struct err *err)
+{
+	uint32_t cid = d->cfg.cfg->vsock;
+	int error = cid ? vsock_new(cid, d->cfg.mem, d->cfg.loop, &d->vsock, err) : 0;
+
+	return error || !cid ? error : place(d, vsock_dev(d->vsock), err);
 }
 
 int devices_new(const struct devices_config *dc, struct devices **out, struct err *err)
 {
-	static int (*const table[])(struct devices * d, struct err * err) = { make_rng, make_console, make_net,
-		                                                              make_shares, make_disks };
+	static int (*const table[])(struct devices * d, struct err * err) = { make_rng,    make_console, make_net,
+		                                                              make_shares, make_disks,   make_vsock };
 	struct devices *d = calloc(1, sizeof(*d));
 	int error = 0;
 
@@ -256,6 +269,8 @@ void devices_free(struct devices *d)
 		virtio_pci_free(d->placed[i].pci);
 	vnet_free(d->net);
 	vhost_net_free(d->engine);
+	loop_thread_free(d->net_thread);
+	vsock_free(d->vsock);
 	for (unsigned i = 0; i < CONFIG_DISKS_MAX; i++)
 		vblk_free(d->disk[i].vblk);
 	for (unsigned i = 0; i < d->nio; i++)
@@ -269,10 +284,18 @@ void devices_free(struct devices *d)
 	free(d);
 }
 
-void devices_pause(struct devices *d)
+int devices_pause(struct devices *d, uint64_t until, struct err *err)
 {
-	for (unsigned i = 0; i < d->n; i++)
-		virtio_pause(d->placed[i].dev);
+	for (unsigned i = 0; i < d->n; i++) {
+		struct virtio_dev *dev = d->placed[i].dev;
+		int error = virtio_pause(dev, until);
+
+		if (!error)
+			continue;
+		devices_resume(d);
+		return err_set(err, error, "%s: a request takes the host too long", dev->name);
+	}
+	return 0;
 }
 
 void devices_resume(struct devices *d)
@@ -285,6 +308,25 @@ void devices_settle(struct devices *d)
 {
 	if (d->console)
 		vconsole_settle(d->console);
+}
+
+void devices_net_status(struct devices *d, struct net_status *out)
+{
+	struct vnet_stats s;
+
+	*out = (struct net_status){ .vhost = d->engine };
+	if (!d->net)
+		return;
+	vnet_stats(d->net, &s);
+	out->name = vnet_dev(d->net)->name;
+	out->up = vnet_up(d->net);
+	out->rx = s.rx;
+	out->rx_filtered = s.rx_filtered;
+	out->rx_dropped = s.rx_lost + s.rx_oversized;
+	out->rx_bad = s.rx_short;
+	out->tx = s.tx;
+	out->tx_dropped = s.tx_refused;
+	out->tx_bad = s.tx_bad_header + s.tx_short + s.tx_oversized;
 }
 
 void devices_resize(struct devices *d, uint16_t cols, uint16_t rows)

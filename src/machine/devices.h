@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/loop.h"
 #include "machine/config.h"
+#include "machine/net.h"
 
 /* The virtio devices of one boot: one explicit, ordered table. Main loop. */
 struct devices;
@@ -30,12 +31,19 @@ int devices_new(const struct devices_config *dc, struct devices **out, struct er
 /* vCPUs stopped; before the board is freed. NULL is fine. */
 void devices_free(struct devices *d);
 
-/* vCPUs stopped: after devices_pause() no device takes a request until devices_resume(). */
-void devices_pause(struct devices *d);
+/*
+ * vCPUs stopped: after devices_pause() no device takes a request, none is under
+ * way and the guest's memory stands still until devices_resume(). Waits until
+ * @until (clock_ns()) for disks; after an error it is as if nothing had been asked.
+ */
+int devices_pause(struct devices *d, uint64_t until, struct err *err);
 void devices_resume(struct devices *d);
 
 /* vCPUs stopped for good: what the guest has said last is taken. */
 void devices_settle(struct devices *d);
+
+/* What the network card has done since this boot. */
+void devices_net_status(struct devices *d, struct net_status *out);
 
 /* The terminal on the host has this size now. */
 void devices_resize(struct devices *d, uint16_t cols, uint16_t rows);

@@ -53,6 +53,8 @@ static void choose_modules(const struct config *cfg, const struct root *root, co
 		names[n++] = is_ext(root->types[i]) ? "ext4" : root->types[i];
 	if (cfg->net.kind != NET_NONE)
 		names[n++] = "virtio_net";
+	if (cfg->vsock)
+		names[n++] = "vmw_vsock_virtio_transport";
 	names[n++] = "virtio-rng";
 	names[n++] = "button"; /* the power button */
 	names[n++] = "evdev";

@@ -56,9 +56,10 @@ void machine_stop(struct machine *m);
 
 /*
  * Stops vCPUs, clocks and devices together: when this returns 0 nothing of the
- * guest runs, until machine_resume(). Waits up to 2 s for the vCPUs. Before
- * machine_start() it makes a machine that starts paused. Pausing twice is
- * pausing once. A paused machine can be stopped and freed. Both on the main loop.
+ * guest runs and its memory stands still, until machine_resume(). Waits up to
+ * 2 s for the vCPUs, and 4 s in all for them and for requests in flight; after
+ * an error it runs on. Before machine_start() it makes a machine that starts
+ * paused. Pausing twice is pausing once. A paused machine can be stopped and freed. Both on the main loop.
  */
 int machine_pause(struct machine *m, struct err *err);
 void machine_resume(struct machine *m);
@@ -68,6 +69,10 @@ void machine_reset(struct machine *m);
 
 /* These reach a paused guest when it is resumed. */
 void machine_power_button(struct machine *m);
+
+struct net_status;
+/* What its network card has done. */
+void machine_net_status(struct machine *m, struct net_status *out);
 
 /* The host's terminal has this size now. */
 void machine_resize(struct machine *m, uint16_t cols, uint16_t rows);

@@ -11,6 +11,15 @@ struct machine_net {
 	char address[64];
 };
 
+/* What has passed, for `kvm list --json`: docs/control.md. */
+struct net_status {
+	const char *name; /* of the device, NULL: there is none */
+	bool up;          /* the cable is plugged in */
+	bool vhost;       /* the host's kernel moves frames, and these are not counted */
+	uint64_t rx, rx_filtered, rx_dropped, rx_bad;
+	uint64_t tx, tx_dropped, tx_bad;
+};
+
 /*
  * Opens what @cfg asks for. What nobody has asked for may be missing, which is
  * told. Signals are blocked by now, for threads begin here.

@@ -111,10 +111,23 @@ static int take_hostname(struct net_config *c, const char *val, struct err *err)
 	return take_text("hostname", val, c->user.hostname, sizeof(c->user.hostname), err);
 }
 
-/* "[ADDR:]PORT" ending at @end. */
-static bool parse_endpoint(const char *s, const char *end, struct in_addr *addr, uint16_t *port)
+/* "1.2.3.4" or "[::1]", in @s which is changed: its family; 0: it is none. */
+static int parse_address(char *s, union user_address *out)
 {
-	char buf[32], *colon, *rest;
+	size_t n = strlen(s);
+
+	if (inet_pton(AF_INET, s, &out->in4) == 1)
+		return AF_INET;
+	if (s[0] != '[' || s[n - 1] != ']')
+		return 0;
+	s[n - 1] = '\0';
+	return inet_pton(AF_INET6, s + 1, &out->in6) == 1 ? AF_INET6 : 0;
+}
+
+/* "[[ADDR]:]PORT" ending at @end; *@family is 0 where there is no ADDR. */
+static bool parse_endpoint(const char *s, const char *end, int *family, union user_address *addr, uint16_t *port)
+{
+	char buf[64], *colon, *rest;
 	size_t n = (size_t)(end - s);
 	unsigned long p;
 
@@ -123,9 +136,12 @@ static bool parse_endpoint(const char *s, const char *end, struct in_addr *addr,
 	memcpy(buf, s, n);
 	buf[n] = '\0';
 	colon = strrchr(buf, ':');
-	if (colon) {
+	*family = 0;
+	if (colon)
 		*colon = '\0';
-		if (inet_pton(AF_INET, buf, addr) != 1)
+	if (colon && buf[0]) {
+		*family = parse_address(buf, addr);
+		if (!*family)
 			return false;
 	}
 	s = colon ? colon + 1 : buf;
@@ -136,15 +152,24 @@ static bool parse_endpoint(const char *s, const char *end, struct in_addr *addr,
 
 static int take_hostfwd(struct net_config *c, const char *val, struct err *err)
 {
-	struct user_forward f = { .udp = !strncmp(val, "udp:", 4), .host.s_addr = htonl(INADDR_LOOPBACK) };
+	struct user_forward f = { .udp = !strncmp(val, "udp:", 4) };
 	const char *dash = strchr(val, '-');
+	int host, guest;
 
 	if (c->user.nforwards == USER_MAX_FORWARDS)
 		return err_set(err, -ERANGE, "-n: at most %u times hostfwd=", USER_MAX_FORWARDS);
 	if ((!f.udp && strncmp(val, "tcp:", 4) != 0) || !dash ||
-	    !parse_endpoint(val + 4, dash, &f.host, &f.host_port) ||
-	    !parse_endpoint(dash + 1, val + strlen(val), &f.guest, &f.guest_port))
-		return err_set(err, -EINVAL, "-n: hostfwd=%s: not tcp|udp:[ADDRESS:]PORT-[GUEST:]PORT", val);
+	    !parse_endpoint(val + 4, dash, &host, &f.host, &f.host_port) ||
+	    !parse_endpoint(dash + 1, val + strlen(val), &guest, &f.guest, &f.guest_port))
+		return err_set(err, -EINVAL,
+		               "-n: hostfwd=%s: not tcp|udp:[ADDRESS:]PORT-[GUEST:]PORT, IPv6 as in [::1]:80", val);
+	if (host && guest && host != guest)
+		return err_set(err, -EINVAL, "-n: hostfwd=%s: nobody translates between IPv4 and IPv6", val);
+	f.family = host ? host : guest ? guest : AF_INET;
+	if (!host && f.family == AF_INET)
+		f.host.in4.s_addr = htonl(INADDR_LOOPBACK);
+	else if (!host)
+		f.host.in6 = in6addr_loopback;
 	c->user.forward[c->user.nforwards++] = f;
 	return 0;
 }
@@ -262,6 +287,17 @@ static int take_option(struct net_config *c, const struct kind *k, char *word, s
 	return err_set(err, -EINVAL, "-n %s: there is no option '%s'", k->name, word);
 }
 
+static int check_passt(const struct user_config *u, struct err *err)
+{
+	for (unsigned i = 0; i < u->nforwards; i++) {
+		if (u->forward[i].family != AF_INET)
+			return err_set(err, -EINVAL, "-n passt: hostfwd= is of IPv4 only; -n user has both");
+		if (u->forward[i].guest.in4.s_addr)
+			return err_set(err, -EINVAL, "-n passt: hostfwd= leads to the guest, by a port alone");
+	}
+	return 0;
+}
+
 /* What goes together. */
 static int check(const struct net_config *c, struct err *err)
 {
@@ -273,10 +309,7 @@ static int check(const struct net_config *c, struct err *err)
 		return err_set(err, -EINVAL, "-n user: restrict allows nothing, so allow= has no place beside it");
 	if (t->fd >= 0 && (t->ifname[0] || t->bridge[0] || t->mtu || t->queues > 1))
 		return err_set(err, -EINVAL, "-n tap: fd= is an interface as it is: no if=, bridge=, mtu= or queues=");
-	for (unsigned i = 0; c->kind == NET_PASST && i < c->user.nforwards; i++)
-		if (c->user.forward[i].guest.s_addr)
-			return err_set(err, -EINVAL, "-n passt: hostfwd= leads to the guest, by a port alone");
-	return 0;
+	return c->kind == NET_PASST ? check_passt(&c->user, err) : 0;
 }
 
 int net_config_parse(const char *spec, struct net_config *out, struct err *err)

@@ -264,8 +264,9 @@ static void ctl_status(void *opaque, struct control_status *out)
 {
 	const struct session *s = opaque;
 
-	out->uptime = clock_ns() - s->started;
-	out->boots = s->boots;
+	*out = (struct control_status){ .uptime = clock_ns() - s->started, .boots = s->boots };
+	if (s->m)
+		machine_net_status(s->m, &out->net);
 	if (s->over || !s->m)
 		out->state = "ended";
 	else if (s->stop_signal)

@@ -36,4 +36,14 @@ int egress_parse_rule(const char *s, struct egress_rule *out, struct err *err);
 /* An Ethernet frame of @len bytes, which nobody else changes. */
 bool egress_allows(const struct egress *e, const uint8_t *frame, size_t len);
 
+/*
+ * What a guest is told of a frame that was refused, so that it need not wait:
+ * for TCP a reset as if from the other side, else ICMP's "administratively
+ * prohibited" from the gateway. Its length, a whole frame, in @out; 0: nothing
+ * is said, for what is no packet, came for many, is an error itself, or is a
+ * fragment but not the first.
+ */
+#define EGRESS_MAX_REFUSAL (14 + 1280)
+size_t egress_refusal(const uint8_t *frame, size_t len, uint8_t out[EGRESS_MAX_REFUSAL]);
+
 #endif

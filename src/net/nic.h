@@ -4,6 +4,7 @@
 
 #include "base/loop.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -36,6 +37,9 @@ enum {
 	NIC_TSO4 = 2, /* cutting into segments, of TCP over IPv4 */
 	NIC_TSO6 = 4,
 	NIC_ECN = 8, /* of segments with CWR set */
+	/* Only of a back end, which knows the checksums that it brings to be right: where NIC_CSUM is agreed on it may
+	   say so. */
+	NIC_VALID = 16,
 };
 
 struct nic;
@@ -61,10 +65,11 @@ struct nic_ops {
 /* The part that every back end has. */
 struct nic {
 	const struct nic_ops *ops;
-	unsigned max_pairs;                      /* [c] */
-	unsigned offloads;                       /* [c] NIC_…: what it can do */
-	unsigned mtu;                            /* [c] of its network; 0: not known */
-	bool up;                                 /* [l] the cable is plugged in */
+	unsigned max_pairs;        /* [c] */
+	unsigned offloads;         /* [c] NIC_…: what it can do */
+	unsigned mtu;              /* [c] of its network; 0: not known */
+	bool up;                   /* [l] the cable is plugged in */
+	const atomic_ullong *lost; /* [c] frames to the guest that its queue had no room for; NULL: none */
 	int (*fd)(struct nic *n, unsigned pair); /* [c] a descriptor for vhost-net, or NULL: none has */
 };
 

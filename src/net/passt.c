@@ -329,7 +329,7 @@ static void make_arguments(struct arguments *a, const struct user_config *cfg)
 		const struct user_forward *f = &cfg->forward[i];
 		char host[INET_ADDRSTRLEN];
 
-		inet_ntop(AF_INET, &f->host, host, sizeof(host));
+		inet_ntop(AF_INET, &f->host.in4, host, sizeof(host));
 		snprintf(a->text[i], sizeof(a->text[i]), "%s/%u:%u", host, f->host_port, f->guest_port);
 		add(a, f->udp ? "-u" : "-t");
 		add(a, a->text[i]);

@@ -30,12 +30,14 @@ int user_new(const struct user_config *cfg, struct nic **out, struct err *err)
 #include "base/clock.h"
 #include "base/container_of.h"
 #include "base/evt.h"
+#include "base/io.h"
 #include "base/library.h"
 #include "base/log.h"
 #include "net/frames.h"
 #include "net/slirp_net.h"
 
 #include <arpa/inet.h>
+#include <linux/virtio_net.h>
 #include <poll.h>
 #include <pthread.h>
 #include <slirp/libslirp.h>
@@ -60,6 +62,10 @@ int user_new(const struct user_config *cfg, struct nic **out, struct err *err)
  * From the guest. A full queue is EAGAIN to the device, whose guest waits.
  * Frames are judged (egress.h) in our copy, on the thread.
  *
+ * Descriptors. A connection that the other side ended first keeps its socket
+ * for ten seconds more (TIME-WAIT, libslirp's), so that a thousand of them in a
+ * second need ten thousand: the limit is raised as far as it goes.
+ *
  * Name servers. Where the relay cannot serve, the guest is told of a server
  * that it asks by itself; for guests with DHCP the answer is changed on its way.
  *
@@ -69,8 +75,8 @@ int user_new(const struct user_config *cfg, struct nic **out, struct err *err)
 
 #define TO_GUEST_BYTES   (2u << 20)
 #define FROM_GUEST_BYTES (1u << 20)
-#define THREAD_STACK     (256u << 10)
-#define TURN             64 /* frames of the guest, before the sockets have their turn */
+#define THREAD_STACK     (1u << 20) /* libslirp has 64 KiB buffers on it, one in another */
+#define TURN             64         /* frames of the guest, before the sockets have their turn */
 #define MAX_TIMERS       4
 
 struct libslirp {
@@ -79,7 +85,7 @@ struct libslirp {
 	typeof(slirp_pollfds_fill) *pollfds_fill;
 	typeof(slirp_pollfds_poll) *pollfds_poll;
 	typeof(slirp_input) *input;
-	typeof(slirp_add_hostfwd) *add_hostfwd;
+	typeof(slirp_add_hostxfwd) *add_hostxfwd;
 };
 
 static const struct library_fn slirp_fns[] = {
@@ -88,7 +94,7 @@ static const struct library_fn slirp_fns[] = {
 	LIBRARY_FN(struct libslirp, pollfds_fill, slirp_pollfds_fill),
 	LIBRARY_FN(struct libslirp, pollfds_poll, slirp_pollfds_poll),
 	LIBRARY_FN(struct libslirp, input, slirp_input),
-	LIBRARY_FN(struct libslirp, add_hostfwd, slirp_add_hostfwd),
+	LIBRARY_FN(struct libslirp, add_hostxfwd, slirp_add_hostxfwd),
 	{},
 };
 
@@ -120,13 +126,15 @@ struct user {
 	unsigned npfd, pfd_size;
 	bool crowded, pushing; /* to_guest is half full; from_guest has more */
 	struct user_timer timer[MAX_TIMERS];
-	uint64_t lost; /* frames to the guest */
+
+	atomic_ullong lost; /* frames to the guest; read by any thread */
 
 	/* [l] */
 	struct loop *loop; /* NULL: detached */
 	struct nic_client client;
 	struct loop_fd readable, writable;
 	short polled;
+	bool valid; /* the guest takes our word for checksums */
 };
 
 static struct user *of_nic(struct nic *n)
@@ -177,7 +185,7 @@ static ssize_t on_send_packet(const void *buf, size_t len, void *opaque)
 		iov.iov_base = copy;
 	}
 	if (!frames_put(u->to_guest, &iov, 1, 0, u->wake))
-		u->lost++;
+		atomic_fetch_add(&u->lost, 1);
 	return (ssize_t)len;
 }
 
@@ -311,6 +319,16 @@ static void drain_evt(const struct pollfd *p)
 	(void)n; /* nonblocking: that somebody has signalled it is all there is to know */
 }
 
+/* Tells the guest that the frame goes nowhere. */
+static void refuse(struct user *u, const uint8_t *frame, size_t len)
+{
+	uint8_t reply[EGRESS_MAX_REFUSAL];
+	struct iovec iov = { reply, egress_refusal(frame, len, reply) };
+
+	if (iov.iov_len && !frames_put(u->to_guest, &iov, 1, 0, u->wake))
+		atomic_fetch_add(&u->lost, 1);
+}
+
 static void take_from_guest(struct user *u)
 {
 	const uint8_t *frame;
@@ -319,6 +337,8 @@ static void take_from_guest(struct user *u)
 	for (unsigned n = 0; n < TURN && (len = frames_peek(u->from_guest, &frame)); n++) {
 		if (egress_allows(&u->cfg.egress, frame, len))
 			u->lib.input(u->slirp, frame, (int)len);
+		else
+			refuse(u, frame, len);
 		frames_drop(u->from_guest);
 	}
 	u->pushing = frames_peek(u->from_guest, &frame);
@@ -359,9 +379,7 @@ static void on_readable(struct loop_fd *f, short revents)
 {
 	struct user *u = container_of(f, struct user, readable);
 	const uint8_t *frame;
-	struct pollfd p = { .fd = f->fd, .revents = revents };
 
-	drain_evt(&p);
 	if (u->polled & POLLIN)
 		u->client.readable(u->client.dev, 0);
 	if (u->polled & POLLIN && frames_peek(u->to_guest, &frame))
@@ -371,9 +389,7 @@ static void on_readable(struct loop_fd *f, short revents)
 static void on_writable(struct loop_fd *f, short revents)
 {
 	struct user *u = container_of(f, struct user, writable);
-	struct pollfd p = { .fd = f->fd, .revents = revents };
 
-	drain_evt(&p);
 	if (u->polled & POLLOUT)
 		u->client.writable(u->client.dev, 0);
 }
@@ -384,11 +400,13 @@ static void user_attach(struct nic *n, const struct nic_client *client, struct l
 	const uint8_t *frame;
 
 	u->polled = 0;
+	u->valid = false;
 	if (client) {
 		u->client = *client;
 		u->loop = loop;
-		u->readable = (struct loop_fd){ .fd = frames_reader_fd(u->to_guest), .cb = on_readable };
-		u->writable = (struct loop_fd){ .fd = u->room, .cb = on_writable };
+		u->readable =
+		        (struct loop_fd){ .fd = frames_reader_fd(u->to_guest), .counter = true, .cb = on_readable };
+		u->writable = (struct loop_fd){ .fd = u->room, .counter = true, .cb = on_writable };
 		loop_fd_add(loop, &u->readable);
 		loop_fd_add(loop, &u->writable);
 		return;
@@ -426,17 +444,24 @@ static void scatter(const struct iovec *iov, unsigned niov, size_t *at, const vo
 
 static ssize_t user_recv(struct nic *n, unsigned pair, const struct iovec *iov, unsigned niov)
 {
-	static const uint8_t hdr[NIC_HDR];
 	struct user *u = of_nic(n);
+	const struct virtio_net_hdr_v1 hdr = { .flags = u->valid ? VIRTIO_NET_HDR_F_DATA_VALID : 0 };
 	const uint8_t *frame;
 	size_t len = frames_peek(u->to_guest, &frame), done = 0;
 
 	if (!len)
 		return -EAGAIN;
-	scatter(iov, niov, &done, hdr, sizeof(hdr));
+	scatter(iov, niov, &done, &hdr, sizeof(hdr));
 	scatter(iov, niov, &done, frame, len);
 	frames_drop(u->to_guest);
 	return (ssize_t)done;
+}
+
+/* What libslirp has made needs no second look: it comes from this host's own sockets. */
+static int user_set_offloads(struct nic *n, unsigned offloads)
+{
+	of_nic(n)->valid = offloads & NIC_CSUM;
+	return 0;
 }
 
 static void user_poll(struct nic *n, unsigned pair, short events)
@@ -462,7 +487,7 @@ static void user_free(struct nic *n)
 		pthread_join(u->thread, NULL);
 	}
 	if (u->lost)
-		log_verbose("net: %llu frames to the guest were lost", (unsigned long long)u->lost);
+		log_verbose("net: %llu frames to the guest were lost", u->lost);
 	if (u->slirp)
 		u->lib.cleanup(u->slirp);
 	library_close(u->handle);
@@ -522,17 +547,47 @@ static int make_slirp(struct user *u, struct err *err)
 	return u->slirp ? 0 : err_set(err, -EINVAL, "-n user: libslirp refuses this network");
 }
 
+/* Returns its length. */
+static socklen_t socket_address(int family, const union user_address *a, uint16_t port, struct sockaddr_storage *out)
+{
+	struct sockaddr_in sin = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = a->in4 };
+	struct sockaddr_in6 sin6 = { .sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = a->in6 };
+
+	memset(out, 0, sizeof(*out));
+	if (family == AF_INET)
+		memcpy(out, &sin, sizeof(sin));
+	else
+		memcpy(out, &sin6, sizeof(sin6));
+	return family == AF_INET ? sizeof(sin) : sizeof(sin6);
+}
+
+/* A port of IPv6 is one of IPv6 alone, so that the same one of IPv4 may lead elsewhere. */
+static int add_forward(struct user *u, const struct user_forward *f)
+{
+	int flags = (f->udp ? SLIRP_HOSTFWD_UDP : 0) | (f->family == AF_INET6 ? SLIRP_HOSTFWD_V6ONLY : 0);
+	struct sockaddr_storage host, guest;
+	socklen_t host_len = socket_address(f->family, &f->host, f->host_port, &host);
+	socklen_t guest_len = socket_address(f->family, &f->guest, f->guest_port, &guest);
+
+	return u->lib.add_hostxfwd(u->slirp, (struct sockaddr *)&host, host_len, (struct sockaddr *)&guest, guest_len,
+	                           flags);
+}
+
 static int add_forwards(struct user *u, struct err *err)
 {
 	for (unsigned i = 0; i < u->cfg.nforwards; i++) {
 		const struct user_forward *f = &u->cfg.forward[i];
-		char host[INET_ADDRSTRLEN];
+		char host[INET6_ADDRSTRLEN];
+		int error;
 
-		if (!u->lib.add_hostfwd(u->slirp, f->udp, f->host, f->host_port, f->guest, f->guest_port))
+		if (!add_forward(u, f))
 			continue;
-		inet_ntop(AF_INET, &f->host, host, sizeof(host));
-		return err_sys(err, -errno, "hostfwd: cannot listen on %s:%u (%s)", host, f->host_port,
-		               f->udp ? "UDP" : "TCP");
+		error = -errno;
+		inet_ntop(f->family, &f->host, host, sizeof(host));
+		return err_sys(err, error,
+		               f->family == AF_INET ? "hostfwd: cannot listen on %s:%u (%s)"
+		                                    : "hostfwd: cannot listen on [%s]:%u (%s)",
+		               host, f->host_port, f->udp ? "UDP" : "TCP");
 	}
 	return 0;
 }
@@ -566,7 +621,10 @@ static int start_thread(struct user *u, struct err *err)
 
 static int build(struct user *u, struct err *err)
 {
-	int error = library_open(&slirp_library, &u->lib, &u->handle, err);
+	int error;
+
+	io_raise_fd_limit();
+	error = library_open(&slirp_library, &u->lib, &u->handle, err);
 
 	if (!error)
 		error = frames_new(TO_GUEST_BYTES, &u->to_guest, err);
@@ -587,15 +645,20 @@ static int build(struct user *u, struct err *err)
 
 int user_new(const struct user_config *cfg, struct nic **out, struct err *err)
 {
-	static const struct nic_ops ops = {
-		.attach = user_attach, .send = user_send, .recv = user_recv, .poll = user_poll, .free = user_free
-	};
+	static const struct nic_ops ops = { .attach = user_attach,
+		                            .send = user_send,
+		                            .recv = user_recv,
+		                            .poll = user_poll,
+		                            .set_offloads = user_set_offloads,
+		                            .free = user_free };
 	struct user *u = calloc(1, sizeof(*u));
 	int error;
 
 	if (!u)
 		return err_set(err, -ENOMEM, "out of memory");
-	u->nic = (struct nic){ .ops = &ops, .max_pairs = 1, .mtu = cfg->mtu, .up = true };
+	u->nic = (struct nic){
+		.ops = &ops, .max_pairs = 1, .mtu = cfg->mtu, .up = true, .offloads = NIC_VALID, .lost = &u->lost
+	};
 	u->cfg = *cfg;
 	u->wake = u->room = -1;
 	error = build(u, err);

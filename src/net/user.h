@@ -17,9 +17,16 @@
 #define USER_MTU          65520 /* the most that libslirp takes */
 #define USER_MIN_MTU      68
 
+union user_address {
+	struct in_addr in4;
+	struct in6_addr in6;
+};
+
 struct user_forward {
 	bool udp;
-	struct in_addr host, guest; /* guest 0: the address that DHCP gives out */
+	int family; /* AF_INET, AF_INET6: of both addresses */
+	/* guest 0: the address that DHCP gives out, or that of IPv6 which the guest is seen to have. */
+	union user_address host, guest;
 	uint16_t host_port, guest_port;
 };
 

@@ -15,10 +15,9 @@
 /*
  * An engine for the @npairs tap descriptors @tap, which stay the caller's.
  * -ENOENT, -EACCES and others where this host has no vhost-net for us; the
- * text says why. Main loop; freed after its device.
+ * text says why. Freed after its device.
  */
-int vhost_net_new(const struct gmem *mem, struct loop *loop, const int *tap, unsigned npairs, struct vnet_engine **out,
-                  struct err *err);
+int vhost_net_new(const struct gmem *mem, const int *tap, unsigned npairs, struct vnet_engine **out, struct err *err);
 void vhost_net_free(struct vnet_engine *e); /* NULL is fine */
 
 #endif

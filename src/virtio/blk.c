@@ -33,7 +33,9 @@
  * goes on from one batch to the next, but not into the loop's sleep.
  *
  * The image has one end (struct blk_queue) for each ring, opened when the ring
- * starts, on its home loop. A ring that is to stop is let go when that is idle.
+ * starts, on its home loop. A ring that is to stop is let go when that is idle,
+ * and so is a pause at rest: the host's kernel may be writing into the guest's
+ * memory until then.
  *
  * With on-error=stop a request that failed is parked instead of told. The
  * machine is paused; the kick that comes when it goes on starts it again, from
@@ -431,6 +433,7 @@ static void vblk_kick(struct virtio_dev *d, unsigned index)
 
 	if (!q->blk)
 		return;
+	blk_queue_when_idle(q->blk, NULL, NULL); /* a pause that was given up */
 	restart_parked(q);
 	if (!q->again.queued)
 		take_requests(q);
@@ -445,7 +448,42 @@ static void vblk_queue_start(struct virtio_dev *d, unsigned index)
 		virtio_broken(d, "queue %u: %s", index, err.msg);
 }
 
-/* Nothing is in flight but what is parked. */
+static void publish_now(struct vblk_queue *q)
+{
+	loop_later_del(q->v->dev.queue[q->index].home, &q->publish);
+	virtio_flush(&q->v->dev, q->index);
+}
+
+/* Nothing is in flight but what is parked, and that stays. */
+static void on_at_rest(void *arg)
+{
+	struct vblk_queue *q = arg;
+
+	publish_now(q);
+	virtio_queue_paused(&q->v->dev, q->index);
+}
+
+/* What is waited for since an earlier pause, or a pause, counts for nothing any more. */
+static void wait_idle(struct vblk_queue *q, void (*idle)(void *arg))
+{
+	blk_queue_when_idle(q->blk, NULL, NULL);
+	blk_queue_when_idle(q->blk, idle, q);
+}
+
+static void vblk_queue_pause(struct virtio_dev *d, unsigned index)
+{
+	struct vblk_queue *q = &vblk_of(d)->queue[index];
+
+	blk_merge_end(q->merge);
+	if (!q->blk)
+		virtio_queue_paused(d, index);
+	else if (!blk_queue_inflight(q->blk))
+		on_at_rest(q);
+	else
+		wait_idle(q, on_at_rest);
+}
+
+/* Likewise, but the ring goes away. */
 static void on_idle(void *arg)
 {
 	struct vblk_queue *q = arg;
@@ -455,8 +493,7 @@ static void on_idle(void *arg)
 		answer(s, VIRTIO_BLK_S_IOERR);
 	}
 	q->parked = NULL;
-	loop_later_del(q->v->dev.queue[q->index].home, &q->publish);
-	virtio_flush(&q->v->dev, q->index);
+	publish_now(q);
 	blk_queue_close(q->blk);
 	q->blk = NULL;
 	virtio_queue_stopped(&q->v->dev, q->index);
@@ -469,7 +506,7 @@ static void vblk_queue_stop(struct virtio_dev *d, unsigned index)
 	loop_later_del(d->queue[index].home, &q->again);
 	blk_merge_end(q->merge);
 	if (q->blk)
-		blk_queue_when_idle(q->blk, on_idle, q);
+		wait_idle(q, on_idle);
 	else
 		virtio_queue_stopped(d, index);
 }
@@ -565,6 +602,7 @@ static const struct virtio_class vblk_class = {
 	.accepted = vblk_accepted,
 	.queue_start = vblk_queue_start,
 	.kick = vblk_kick,
+	.queue_pause = vblk_queue_pause,
 	.queue_stop = vblk_queue_stop,
 	.config_write = vblk_config_write,
 };

@@ -34,6 +34,7 @@ static const struct {
 	uint64_t features;
 } offers[] = {
 	{ NIC_CSUM, NET_BIT(CSUM) | NET_BIT(GUEST_CSUM) | NET_BIT(CTRL_GUEST_OFFLOADS) },
+	{ NIC_VALID, NET_BIT(GUEST_CSUM) }, /* nothing is left undone, but need not be looked at (DATA_VALID) */
 	{ NIC_TSO4, NET_BIT(HOST_TSO4) | NET_BIT(GUEST_TSO4) },
 	{ NIC_TSO6, NET_BIT(HOST_TSO6) | NET_BIT(GUEST_TSO6) },
 	{ NIC_ECN, NET_BIT(HOST_ECN) | NET_BIT(GUEST_ECN) },
@@ -182,6 +183,27 @@ static int init_pairs(struct vnet *v, struct err *err)
 	return 0;
 }
 
+struct attachment {
+	struct nic *nic;
+	const struct nic_client *client;
+	struct loop *loop;
+};
+
+static void do_attach(void *arg)
+{
+	const struct attachment *a = arg;
+
+	nic_attach(a->nic, a->client, a->loop);
+}
+
+/* On the loop, whosever thread that is. */
+static void attach(struct vnet *v, const struct nic_client *client)
+{
+	struct attachment a = { v->nic, client, v->dev.queue[0].home };
+
+	loop_call(a.loop, do_attach, &a);
+}
+
 int vnet_new(const struct vnet_config *cfg, const struct gmem *mem, struct loop *loop, struct vnet **out,
              struct err *err)
 {
@@ -211,7 +233,7 @@ int vnet_new(const struct vnet_config *cfg, const struct gmem *mem, struct loop 
 	memcpy(v->mac, cfg->mac, sizeof(v->mac));
 	describe(v, cfg);
 	client.dev = v;
-	nic_attach(v->nic, &client, loop);
+	attach(v, &client);
 	*out = v;
 	return 0;
 }
@@ -220,9 +242,11 @@ void vnet_free(struct vnet *v)
 {
 	if (!v)
 		return;
+	if (v->nic) {
+		virtio_dev_stop(&v->dev);
+		attach(v, NULL);
+	}
 	virtio_dev_exit(&v->dev);
-	if (v->nic)
-		nic_attach(v->nic, NULL, NULL);
 	for (unsigned i = 0; i < v->max_pairs; i++)
 		free(v->pair[i].rx.spill);
 	free(v);
@@ -233,7 +257,19 @@ struct virtio_dev *vnet_dev(struct vnet *v)
 	return &v->dev;
 }
 
-const struct vnet_stats *vnet_stats(const struct vnet *v)
+void vnet_stats(struct vnet *v, struct vnet_stats *out)
 {
-	return &v->stats;
+	uint64_t sum[NET_COUNTERS] = { [NET_RX_LOST] = v->nic->lost ? atomic_load(v->nic->lost) : 0 };
+
+	for (unsigned i = 0; i < v->max_pairs; i++)
+		for (unsigned j = 0; j < NET_COUNTERS; j++)
+			sum[j] += atomic_load_explicit(&v->pair[i].count[j], memory_order_relaxed);
+	memcpy(out, sum, sizeof(*out));
+}
+
+bool vnet_up(struct vnet *v)
+{
+	uint64_t status = virtio_reg_config(&v->dev, offsetof(struct virtio_net_config, status), 2);
+
+	return status & VIRTIO_NET_S_LINK_UP;
 }

@@ -30,9 +30,10 @@ struct vnet_config {
 	struct vnet_engine *engine; /* NULL: frames go through the nic */
 };
 
-/* Frames, and those that went nowhere, by reason. On the home loop. */
+/* Frames since the device was made, and those that went nowhere, by reason; an engine's are not among them. */
 struct vnet_stats {
 	uint64_t rx, tx;
+	uint64_t rx_lost;      /* before they came to us: the back end's queue was full */
 	uint64_t rx_filtered;  /* for somebody else */
 	uint64_t rx_oversized; /* longer than the driver's buffer */
 	uint64_t rx_short;     /* not even an Ethernet header */
@@ -40,10 +41,14 @@ struct vnet_stats {
 	uint64_t tx_refused; /* by the back end */
 };
 
+/* @loop: home of all queues, on whatever thread; the back end is attached there. Both on the main loop. */
 int vnet_new(const struct vnet_config *cfg, const struct gmem *mem, struct loop *loop, struct vnet **out,
              struct err *err);
 void vnet_free(struct vnet *v); /* NULL is fine; not on a bus any more */
 struct virtio_dev *vnet_dev(struct vnet *v);
-const struct vnet_stats *vnet_stats(const struct vnet *v);
+/* Any thread; what is counted meanwhile may be missing. */
+void vnet_stats(struct vnet *v, struct vnet_stats *out);
+/* Is the cable plugged in? Any thread. */
+bool vnet_up(struct vnet *v);
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef VIRTIO_NET_IMPL_H
 #define VIRTIO_NET_IMPL_H
 
+#include "virtio/away.h"
 #include "virtio/net.h"
 #include "virtio/net_filter.h"
 
@@ -45,11 +46,27 @@ struct net_tx {
 
 /* A queue that the engine works on. */
 struct net_away {
-	struct loop_fd irq; /* where the transport has no eventfd of its own: ours, to be passed on; fd -1: it has */
-	struct net_pair *pair;
+	struct virtio_away irq;
 	bool wanted; /* it shall run, if its pair is in use */
 	bool running;
 };
+
+/* What is counted, in the order of struct vnet_stats. */
+enum net_counter {
+	NET_RX,
+	NET_TX,
+	NET_RX_LOST, /* the nic's */
+	NET_RX_FILTERED,
+	NET_RX_OVERSIZED,
+	NET_RX_SHORT,
+	NET_TX_BAD_HEADER,
+	NET_TX_SHORT,
+	NET_TX_OVERSIZED,
+	NET_TX_REFUSED,
+	NET_COUNTERS,
+};
+
+_Static_assert(NET_COUNTERS == sizeof(struct vnet_stats) / sizeof(uint64_t), "a counter for each");
 
 struct net_pair {
 	struct vnet *v;
@@ -58,6 +75,7 @@ struct net_pair {
 	short polled;            /* as the back end was told */
 	struct net_rx rx;
 	struct net_tx tx;
+	atomic_ullong count[NET_COUNTERS]; /* written by the home loop, read by any thread */
 };
 
 struct vnet {
@@ -66,13 +84,19 @@ struct vnet {
 	struct vnet_engine *engine;
 	uint8_t mac[6];
 	/* On the loop. */
-	struct vnet_stats stats;
 	struct net_filter filter;
 	unsigned pairs;     /* in use for receiving */
 	unsigned live;      /* queues that are on */
 	unsigned max_pairs; /* [c] */
 	struct net_pair pair[];
 };
+
+/* One more: only the home loop counts. */
+static inline void net_count(struct net_pair *p, enum net_counter which)
+{
+	atomic_store_explicit(&p->count[which], atomic_load_explicit(&p->count[which], memory_order_relaxed) + 1,
+	                      memory_order_relaxed);
+}
 
 static inline unsigned net_rx_queue(const struct net_pair *p)
 {
@@ -84,12 +108,12 @@ static inline unsigned net_tx_queue(const struct net_pair *p)
 	return 2 * p->index + 1;
 }
 
-/* The ring of queue @q if it is good for anything now. */
+/* The ring of queue @q if it is good for anything now: there, not broken, not paused. */
 static inline struct virtq *net_ring(struct vnet *v, unsigned q)
 {
 	const struct virtio_queue *vq = &v->dev.queue[q];
 
-	return vq->broken || v->dev.paused ? NULL : vq->ring;
+	return vq->listening ? vq->ring : NULL;
 }
 
 /* Asks the back end to call, or no longer to call, for @event of @p. */

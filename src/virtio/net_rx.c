@@ -192,27 +192,25 @@ static bool deliver(struct net_pair *p)
 	}
 	drop_first(rx, n);
 	rx->len = 0;
-	p->v->stats.rx++;
+	net_count(p, NET_RX);
 	return true;
 }
 
 /* Is the frame that was read, @len bytes with its header, one for the guest? */
 static bool is_wanted(struct net_pair *p, size_t len)
 {
-	struct vnet_stats *s = &p->v->stats;
-
 	if (len < NIC_HDR + 14) {
-		s->rx_short++;
+		net_count(p, NET_RX_SHORT);
 		return false;
 	}
 	if (!net_filter_accepts(&p->v->filter, p->rx.head + NIC_HDR,
 	                        len < NET_HEAD ? len - NIC_HDR : NET_FILTER_HEAD)) {
-		s->rx_filtered++;
+		net_count(p, NET_RX_FILTERED);
 		return false;
 	}
 	/* Too long for all that a driver without mergeable buffers gives, or for all that we can hold. */
 	if ((!merges(p) && len > held(&p->rx, 0)->in_len) || len > NET_LONGEST) {
-		s->rx_oversized++;
+		net_count(p, NET_RX_OVERSIZED);
 		return false;
 	}
 	return true;
@@ -221,7 +219,7 @@ static bool is_wanted(struct net_pair *p, size_t len)
 /* A frame waits and needs more chains than we can hold: the guest's buffers are tiny. */
 static void drop_waiting(struct net_pair *p)
 {
-	p->v->stats.rx_oversized++;
+	net_count(p, NET_RX_OVERSIZED);
 	p->rx.len = 0;
 }
 

@@ -51,16 +51,15 @@ static void make_up(struct net_tx *tx)
 /* Makes the chain in hand ready to be sent. False: it is no frame. */
 static bool prepare(struct net_pair *p)
 {
-	struct vnet_stats *s = &p->v->stats;
 	struct net_tx *tx = &p->tx;
 	uint64_t len = tx->chain.out_len;
 
 	if (chain_get(&tx->chain, &tx->hdr, sizeof(tx->hdr)) < sizeof(tx->hdr) || len < NIC_HDR + 14)
-		s->tx_short++;
+		net_count(p, NET_TX_SHORT);
 	else if (len > NET_LONGEST)
-		s->tx_oversized++;
+		net_count(p, NET_TX_OVERSIZED);
 	else if (!header_ok(&p->v->dev, &tx->hdr, len - NIC_HDR))
-		s->tx_bad_header++;
+		net_count(p, NET_TX_BAD_HEADER);
 	else {
 		tx->hdr.flags &= VIRTIO_NET_HDR_F_NEEDS_CSUM;
 		tx->hdr.num_buffers = 0;
@@ -91,10 +90,7 @@ static bool send_held(struct net_pair *p)
 
 	if (error == -EAGAIN)
 		return false;
-	if (error)
-		p->v->stats.tx_refused++;
-	else
-		p->v->stats.tx++;
+	net_count(p, error ? NET_TX_REFUSED : NET_TX);
 	return true;
 }
 

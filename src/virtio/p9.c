@@ -17,7 +17,8 @@
  * stays in flight, in a slot, and is given back in any order.
  *
  * A reset forgets what is in flight: the server promises that none of it
- * touches the guest's memory, or calls back, from then on.
+ * touches the guest's memory, or calls back, from then on. A pause keeps it in
+ * the server, likewise.
  */
 
 #define QUEUE_SIZE 128
@@ -35,6 +36,7 @@ struct vp9 {
 	struct virtio_dev dev;
 	struct p9 *server;
 	struct slot *idle, *busy;
+	bool held;
 };
 
 static struct slot *slot_get(struct vp9 *v)
@@ -104,6 +106,14 @@ static int serve_one(struct vp9 *v)
 	return r < 0 ? r : 1;
 }
 
+/* After a pause. */
+static void let_go(struct vp9 *v)
+{
+	if (v->held)
+		p9_hold(v->server, false);
+	v->held = false;
+}
+
 static void vp9_kick(struct virtio_dev *d, unsigned q)
 {
 	struct vp9 *v = container_of(d, struct vp9, dev);
@@ -111,6 +121,7 @@ static void vp9_kick(struct virtio_dev *d, unsigned q)
 	unsigned n = 0;
 	int r;
 
+	let_go(v);
 	do {
 		virtq_disarm(ring);
 		while ((r = serve_one(v)) > 0 && ++n < QUEUE_SIZE)
@@ -121,11 +132,22 @@ static void vp9_kick(struct virtio_dev *d, unsigned q)
 		virtio_again(d, q); /* others on the loop have their turn */
 }
 
+/* What a worker does may take for ever, but it does it with memory of its own. */
+static void vp9_pause(struct virtio_dev *d, unsigned q)
+{
+	struct vp9 *v = container_of(d, struct vp9, dev);
+
+	v->held = true;
+	p9_hold(v->server, true);
+	virtio_queue_paused(d, q);
+}
+
 static void vp9_stop(struct virtio_dev *d, unsigned q)
 {
 	struct vp9 *v = container_of(d, struct vp9, dev);
 
 	p9_reset(v->server);
+	let_go(v);
 	while (v->busy)
 		slot_put(v->busy);
 	virtio_queue_stopped(d, q);
@@ -137,6 +159,7 @@ static const struct virtio_class vp9_class = {
 	.features = 1ull << VIRTIO_9P_MOUNT_TAG,
 	.config_len = sizeof(struct virtio_9p_config) + VP9_TAG_MAX,
 	.kick = vp9_kick,
+	.queue_pause = vp9_pause,
 	.queue_stop = vp9_stop,
 };
 

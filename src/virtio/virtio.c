@@ -10,12 +10,12 @@
 #include <linux/virtio_config.h>
 #include <linux/virtio_ring.h>
 #include <poll.h>
-#include <semaphore.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 /*
@@ -80,6 +80,50 @@ static void listen_to_kicks(struct virtio_queue *q, bool on)
 		loop_fd_del(q->home, &q->kick);
 }
 
+/* Under the lock. */
+static bool any_pausing(const struct virtio_dev *d)
+{
+	for (unsigned i = 0; i < d->nqueues; i++)
+		if (d->queue[i].pausing || d->queue[i].state == VQ_STOPPING)
+			return true;
+	return false;
+}
+
+static void set_pausing(struct virtio_queue *q, bool on)
+{
+	pthread_mutex_lock(&q->dev->lock);
+	q->pausing = on;
+	if (!any_pausing(q->dev))
+		pthread_cond_broadcast(&q->dev->stopped);
+	pthread_mutex_unlock(&q->dev->lock);
+}
+
+void virtio_queue_paused(struct virtio_dev *d, unsigned index)
+{
+	assert(loop_here(d->queue[index].home));
+	set_pausing(&d->queue[index], false);
+}
+
+/* Home loop: the ring is there, and the machine runs or is paused. */
+static void let_run(struct virtio_queue *q, bool on)
+{
+	struct virtio_dev *d = q->dev;
+
+	if (on == q->running)
+		return;
+	q->running = on;
+	if (!q->broken)
+		listen_to_kicks(q, on);
+	if (on)
+		set_pausing(q, false);
+	if (on && !q->broken) {
+		d->class->kick(d, q->index);
+	} else if (!on && d->class->queue_pause) {
+		set_pausing(q, true);
+		d->class->queue_pause(d, q->index);
+	}
+}
+
 /* Home loop: the ring's life. */
 
 static void ring_start(struct virtio_queue *q, const struct virtq_config *cfg, bool paused)
@@ -88,7 +132,7 @@ static void ring_start(struct virtio_queue *q, const struct virtq_config *cfg, b
 	int error = virtq_new(d->mem, cfg, &q->ring);
 
 	q->broken = error;
-	q->away = false;
+	q->away = q->running = false;
 	if (error) {
 		virtio_broken(d, "queue %u: impossible ring (size %u at %llx, %llx, %llx)", q->index, cfg->size,
 		              (unsigned long long)cfg->desc, (unsigned long long)cfg->driver,
@@ -97,10 +141,7 @@ static void ring_start(struct virtio_queue *q, const struct virtq_config *cfg, b
 	}
 	if (d->class->queue_start)
 		d->class->queue_start(d, q->index);
-	if (!paused && !q->broken) {
-		listen_to_kicks(q, true);
-		d->class->kick(d, q->index);
-	}
+	let_run(q, !paused);
 }
 
 static void ring_stop(struct virtio_queue *q)
@@ -159,6 +200,7 @@ void virtio_queue_stopped(struct virtio_dev *d, unsigned index)
 	pthread_mutex_lock(&d->lock);
 	assert(q->state == VQ_STOPPING);
 	q->state = VQ_OFF;
+	q->pausing = false;
 	if (q->resetting)
 		clear_queue(q);
 	if (d->resetting && all_off(d))
@@ -173,7 +215,7 @@ static void update(struct virtio_queue *q)
 {
 	struct virtio_dev *d = q->dev;
 	struct virtq_config cfg;
-	enum { NOTHING, START, STOP, LISTEN } todo = NOTHING;
+	enum { NOTHING, START, STOP, FOLLOW } todo = NOTHING;
 	bool paused;
 
 	pthread_mutex_lock(&d->lock);
@@ -186,18 +228,15 @@ static void update(struct virtio_queue *q)
 		q->state = VQ_STOPPING;
 		todo = STOP;
 	} else if (q->state == VQ_ON) {
-		todo = LISTEN;
+		todo = FOLLOW;
 	}
 	pthread_mutex_unlock(&d->lock);
 	if (todo == START)
 		ring_start(q, &cfg, paused);
 	else if (todo == STOP)
 		ring_stop(q);
-	else if (todo == LISTEN && !q->broken && q->listening == paused) {
-		listen_to_kicks(q, !paused);
-		if (!paused)
-			d->class->kick(d, q->index);
-	}
+	else if (todo == FOLLOW && q->ring)
+		let_run(q, !paused);
 }
 
 static void on_task(struct loop_task *t)
@@ -249,36 +288,16 @@ int virtio_dev_init(struct virtio_dev *d, const struct virtio_init *init, struct
 	return error;
 }
 
-/* Runs update() of every queue on its home loop and waits for those on other threads. */
-struct errand {
-	struct loop_task task;
-	struct virtio_queue *q;
-	sem_t done;
-};
-
-static void on_errand(struct loop_task *t)
+static void update_now(void *q)
 {
-	struct errand *e = container_of(t, struct errand, task);
-
-	update(e->q);
-	sem_post(&e->done);
+	update(q);
 }
 
+/* Runs update() of every queue on its home loop and waits for it. */
 static void update_all_now(struct virtio_dev *d)
 {
-	for (unsigned i = 0; i < d->nqueues; i++) {
-		struct errand e = { .task.cb = on_errand, .q = &d->queue[i] };
-
-		if (loop_here(e.q->home)) {
-			update(e.q);
-			continue;
-		}
-		sem_init(&e.done, 0, 0);
-		loop_post(e.q->home, &e.task);
-		while (sem_wait(&e.done) && errno == EINTR)
-			;
-		sem_destroy(&e.done);
-	}
+	for (unsigned i = 0; i < d->nqueues; i++)
+		loop_call(d->queue[i].home, update_now, &d->queue[i]);
 }
 
 void virtio_dev_stop(struct virtio_dev *d)
@@ -416,9 +435,30 @@ static void set_paused(struct virtio_dev *d, bool on)
 	update_all_now(d);
 }
 
-void virtio_pause(struct virtio_dev *d)
+/* Under the lock. Nobody turns the calling loop while we wait: what is still under way there stays so. */
+static bool any_pausing_here(const struct virtio_dev *d)
 {
+	for (unsigned i = 0; i < d->nqueues; i++)
+		if ((d->queue[i].pausing || d->queue[i].state == VQ_STOPPING) && loop_here(d->queue[i].home))
+			return true;
+	return false;
+}
+
+int virtio_pause(struct virtio_dev *d, uint64_t until)
+{
+	struct timespec ts = { .tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u) };
+	int error = 0;
+
 	set_paused(d, true);
+	pthread_mutex_lock(&d->lock);
+	if (any_pausing_here(d))
+		error = EBUSY;
+	while (!error && any_pausing(d))
+		error = pthread_cond_clockwait(&d->stopped, &d->lock, CLOCK_MONOTONIC, &ts);
+	if (!any_pausing(d))
+		error = 0;
+	pthread_mutex_unlock(&d->lock);
+	return -error;
 }
 
 void virtio_resume(struct virtio_dev *d)

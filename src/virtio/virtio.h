@@ -44,6 +44,13 @@ struct virtio_class {
 	 */
 	void (*queue_stop)(struct virtio_dev *d, unsigned q);
 	/*
+	 * The machine pauses; kicks are not heard until kick() is called again.
+	 * Finish or keep what is in flight, then touch the guest's memory no more
+	 * and call virtio_queue_paused(), now or later. NULL: the device touches
+	 * it only in kick(), and elsewhere only after a look at @paused.
+	 */
+	void (*queue_pause)(struct virtio_dev *d, unsigned q);
+	/*
 	 * Only of a queue that queue_start() has made @away: whoever works on
 	 * its ring shall begin, or leave off until the next call. It has left
 	 * off when queue_stop() comes.
@@ -64,12 +71,14 @@ struct virtio_queue {
 	struct virtq *ring;      /* [l] NULL: off */
 	struct loop_fd kick;     /* [l] */
 	bool listening;          /* [l] @kick is registered */
+	bool running;            /* [l] not paused */
 	bool away;               /* [l] somebody else, the kernel, works on the ring: kicks are not heard here */
 	bool broken;             /* [l] popping has failed: no more kicks */
 	struct loop_task task;   /* start, stop, pause, resume: look at what is wanted */
 	enum virtq_state state;  /* [m] */
 	bool enabled;            /* [m] queue_enable */
 	bool resetting;          /* [m] queue_reset asked for, not done */
+	bool pausing;            /* [m] queue_pause() was called, and is not answered */
 	struct virtq_config cfg; /* [m] while not enabled, then constant */
 };
 
@@ -92,7 +101,7 @@ struct virtio_dev {
 	struct virtio_queue *queue;                   /* [c] nqueues of them */
 
 	pthread_mutex_t lock;
-	pthread_cond_t stopped;    /* some queue is off */
+	pthread_cond_t stopped;    /* some queue is off, or at rest */
 	uint8_t status;            /* [m] */
 	_Atomic uint64_t features; /* what the driver took; written under the lock */
 	uint8_t config_gen;        /* [m] */
@@ -143,16 +152,22 @@ void virtio_again(struct virtio_dev *d, unsigned q);
 void virtio_flush(struct virtio_dev *d, unsigned q);
 /* On the home loop: the answer to queue_stop(). */
 void virtio_queue_stopped(struct virtio_dev *d, unsigned q);
+/* On the home loop: the answer to queue_pause(). */
+void virtio_queue_paused(struct virtio_dev *d, unsigned q);
 /* The driver broke the rules: told once in a while, DEVICE_NEEDS_RESET, config interrupt. Any thread. */
 void virtio_broken(struct virtio_dev *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Changes config space from the device's side, with generation and interrupt. Any thread. */
 void virtio_set_config(struct virtio_dev *d, unsigned off, const void *val, unsigned len);
 
 /*
- * The machine's side, on the main loop, vCPUs stopped: after virtio_pause() no
- * home loop takes a chain; virtio_resume() lets them look again.
+ * The machine's side, on the main loop, vCPUs stopped. When virtio_pause()
+ * returns 0 no home loop takes a chain, nothing that was taken is under way and
+ * the guest's memory stands still, until virtio_resume() lets them look again.
+ * Waits until @until (clock_ns()) for what is in flight: -ETIMEDOUT; a queue
+ * whose home is the calling loop must be at rest at once, or it is -EBUSY. After
+ * an error it is half paused: resume it.
  */
-void virtio_pause(struct virtio_dev *d);
+int virtio_pause(struct virtio_dev *d, uint64_t until) __attribute__((warn_unused_result));
 void virtio_resume(struct virtio_dev *d);
 
 /* The transport's side: registers of struct virtio_pci_common_cfg by meaning. Any thread. */

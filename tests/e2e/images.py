@@ -1,10 +1,16 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the Linux guests boot, below build/e2e: made once, and again when it is older than what it is made of."""
+"""
+What the Linux guests boot, below build/e2e: made once, and again when it is older than what it is made of. With
+--long also what only long tests want.
+"""
 import functools
 import os
+import re
+import shutil
 import struct
 import subprocess
+import sys
 
 from vm import HERE, TOP
 
@@ -87,13 +93,64 @@ def padded_bzimage():
     return made("bzimage-padded", [bzimage()], lambda out: write(out, read(bzimage()) + b"\xa5" * 4321))
 
 
-def make_all():
+class Missing(Exception):
+    """It cannot be made here, and why."""
+
+
+def debian_tool(path, packages):
+    include = "--include=" + ",".join(packages)
+    if os.geteuid():
+        raise Missing("a root directory of Debian is made by root only")
+    if shutil.which("mmdebstrap"):
+        return ["mmdebstrap", "--quiet", "--variant=minbase", include, "bookworm", path]
+    if shutil.which("debootstrap"):
+        return ["debootstrap", "--variant=minbase", include, "bookworm", path]
+    raise Missing("no mmdebstrap and no debootstrap here")
+
+
+def debian(*more):
+    """
+    A root directory with systemd, and @more packages, where root needs no password. Guests write to it, and what they
+    wrote stays. It takes a minute and the network.
+    """
+    path = os.path.join(OUT, "-".join(["debian", *more]))
+    if not os.path.exists(path):
+        os.makedirs(OUT, exist_ok=True)
+        tmp = f"{path}.{os.getpid()}"
+        r = subprocess.run(debian_tool(tmp, ["systemd-sysv", "login", "passwd", *more]), stdin=subprocess.DEVNULL,
+                           capture_output=True, text=True, errors="replace")
+        if r.returncode:
+            shutil.rmtree(tmp, ignore_errors=True)
+            raise Missing("no root directory of Debian: " + (r.stderr.strip() or r.stdout.strip()).split("\n")[-1])
+        shadow = os.path.join(tmp, "etc/shadow")
+        write(shadow, re.sub(rb"(?m)^root:[^:]*:", b"root::", read(shadow)))
+        os.rename(tmp, path)
+    return path
+
+
+def debian_image():
+    """The one with udev, as the whole of a disk."""
+    tree = debian("udev")
+
+    def make(out):
+        subprocess.run(["truncate", "-s", "1G", out], check=True)
+        subprocess.run(["mkfs.ext4", "-q", "-d", tree, out], check=True)
+    return made("debian.img", [], make)
+
+
+def make_all(long=False):
     bzimage("i386-pae")
     for make in initrd, initrd32, vmlinux, vmlinux_without_note, padded_bzimage:
         make()
-    for name in "fsdiff", "fsposix":
+    for name in "fsdiff", "fsposix", "fsx", "records":
         program(name)
+    try:
+        if long:
+            debian()
+            debian_image()
+    except Missing as e:
+        print(e, file=sys.stderr)
 
 
 if __name__ == "__main__":
-    make_all()
+    make_all("--long" in sys.argv[1:])

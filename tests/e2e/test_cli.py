@@ -11,7 +11,7 @@ import pytest
 import vm
 from guests import guest
 
-TO_COME = ["--fs dir,tag", "--vsock 3", "--sandbox=off", "--trace=virtq"]
+TO_COME = ["--fs dir,tag", "--sandbox=off", "--trace=virtq"]
 MISTAKES = {"--wrong": "--wrong is not an option", "-x": "-x is not an option", "-k": "-k needs a value",
             "--mem": "--mem needs a value",
             "-m 1x": "'1x' is not a size", "-m ''": "'' is not a size", "-m -5": "'-5' is not a size",
@@ -28,6 +28,8 @@ MISTAKES = {"--wrong": "--wrong is not an option", "-x": "-x is not an option", 
             "-d x,queues=0": "not between 1 and 16", "-d x,serial=": "1 to 20 characters", "-d ,ro": "which file",
             "-d x,blocksize=513": "blocksize=513: 512, 4096", "--fault disk1:eio@1": "there is no disk1",
             "-d x --fault vda:eio@1": "'disk0:eio@7'",
+            "--vsock 2": "2 is reserved", "--vsock 0": "0 is reserved", "--vsock -1": "'-1' is not a number",
+            "--vsock 4294967295": "not between 0 and 4294967294", "--vsock": "needs a value",
             "-n slirp": "'slirp' is none of", "-n user,mtu=1": "not between 68 and 65520",
             "-n tap,queues=99": "not between 1 and 16", "-n none,mac=1": "no option 'mac'"}
 

@@ -316,3 +316,43 @@ def test_ordinary_user(tmp_path):
                        cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=vm.PATIENCE, check=False)
     assert (r.returncode, r.stdout) == (6, "0\n0\n"), r.stderr
     assert r.stderr == "cat: /etc/shadow: Permission denied\n"
+
+
+# Roots of Debian, as mmdebstrap makes them.
+
+def debian(*more):
+    try:
+        return images.debian(*more)
+    except images.Missing as e:
+        return pytest.skip(str(e))
+
+
+@pytest.mark.long
+@pytest.mark.linux(boots=1, weight=3)
+def test_debian_command(kvm):
+    """Its own programs run, also those that look at every file of a package, and what they write is in the directory."""
+    root = debian("udev")
+    m = kvm(*kernel(), root, "--", "sh", "-c", '. /etc/os-release; echo "$ID in $PWD"; dpkg --audit; dpkg --verify dpkg; '
+            "useradd --create-home --shell /bin/sh someone && su - someone -c 'id -un; echo x >made' || exit 1; "
+            "ls -l /home/someone/made | cut -d' ' -f1,3,4; userdel --remove someone 2>/dev/null; echo y >/var/tmp/made; exit 5")
+    m.ends("command", 5)
+    assert m.out.text() == "debian in /\nsomeone\n-rw-r--r-- someone someone\n"
+    with open(f"{root}/var/tmp/made") as f:
+        assert f.read() == "y\n"
+
+
+@pytest.mark.long
+@pytest.mark.linux(boots=1, weight=10)
+@pytest.mark.parametrize("more", [["udev"], []], ids=["udev", "no-udev"])
+def test_debian_systemd(kvm, more):
+    """Up to the login on the console, and down again. Without udev nobody tells systemd of the serial line."""
+    m = kvm(*kernel(), "-p", "quiet", debian(*more), stdin="pipe", patience=4 * vm.PATIENCE)
+    m.out.wait_for("login: ")
+    m.type("root\n")
+    m.out.wait_for(r"root@\S+:~# ?")
+    m.type("systemctl start multi-user.target; echo it is $(systemctl is-active multi-user.target)\n")
+    m.out.wait_for("it is [a-z]+")  # bash says more at the start of a line
+    m.type("findmnt -no FSTYPE,OPTIONS /; systemctl poweroff\n")
+    m.ends("poweroff", 0)
+    assert "it is active" in m.out.text(), m.story()
+    assert re.search("9p +rw,", m.out.text()), m.story()

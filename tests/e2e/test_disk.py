@@ -1,131 +1,225 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Disks in Linux guests: which one is the root, what their options do, what becomes of what is written."""
-import hashlib
+"""
+Disks in a Linux guest: what their options do, and what becomes of what is written. All of it is in one machine, whose
+root is a disk; it ends in the last test, which looks at the images.
+"""
 import os
-import shutil
+import re
 import subprocess
+import types
 
 import pytest
 
+import disks
+import images
+import vm
 from test_command import kernel
 
-APPLETS = "sh cat grep mount sync dd poweroff ls md5sum blockdev stat".split()
+pytestmark = pytest.mark.linux(machine="disks", weight=15)
 
 
-def make_tree(top):
-    """A root that needs nothing but busybox, with an init of its own."""
-    for name in "bin", "sbin", "proc", "sys", "dev", "run", "tmp":
-        os.makedirs(top / name)
-    shutil.copy("/bin/busybox", top / "bin")
-    for name in APPLETS:
-        os.symlink("busybox", top / "bin" / name)
-    (top / "sbin/init").write_text("#!/bin/sh\necho '@init of the root'\npoweroff -f\n")
-    os.chmod(top / "sbin/init", 0o755)
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory, linux_obstacle):
+    """It is named d; .path has its images by name, .dev what they are in the guest."""
+    if linux_obstacle:
+        pytest.skip(linux_obstacle)
+    tmp = tmp_path_factory.mktemp("disks")
+    disks.make_tree(tmp / "tree")
+    with disks.real_fs(tmp_path_factory.mktemp("real")) as real:
+        p = {
+            "root": disks.overlay(tmp / "root.qcow2", disks.make_fs(tmp / "base.img", tmp / "tree", 64), "raw"),
+            "ro": disks.filled(tmp / "ro.img", 3),
+            "cow": disks.filled(tmp / "cow.img", 16),
+            "raw": disks.sparse(tmp / "raw.img", 16),
+            "direct": disks.filled(real / "direct.img", 16),
+            "chain": disks.chain(tmp, 16),
+            "ext4": disks.qcow2(tmp / "ext4.qcow2", 64),
+            "xfs": disks.sparse(tmp / "xfs.img", 320),
+        }
+        options = {"ro": ",ro,serial=abc", "cow": ",cow,queues=1", "raw": ",serial=a-serial-of-20-bytes",
+                   "direct": ",cache=none"}
+        before = {name: disks.digest(path) for name, path in p.items() if name in ("ro", "cow")}
+        before["base"] = disks.digest(tmp / "base.img")
+        more = [word for name in list(p)[1:] for word in ("-d", f"{p[name]}{options.get(name, '')}")]
+        # pylint: disable-next=consider-using-with
+        v = vm.Vm(tmp, *kernel(), "--name", "d", "-c", 2, *disks.HOST, p["root"], *more, "--", "sh", "-c",
+                  f"{disks.MOUNT_HOST} && echo ready && read end; sync; exit 5", stdin="pipe", patience=3000)
+        v.out.wait_for("ready")
+        yield types.SimpleNamespace(vm=v, path=p, before=before, base=tmp / "base.img",
+                                    dev={name: f"/dev/vd{chr(ord('a') + i)}" for i, name in enumerate(p)})
+        v.kill()
 
 
-def make_fs(path, tree, mib, fs="ext4"):
-    with open(path, "wb") as f:
-        f.truncate(mib << 20)
-    if fs == "ext4":
-        subprocess.run(["mkfs.ext4", "-q", "-d", tree, path], check=True)
-    else:
-        subprocess.run(["mkfs.btrfs", "-q", "--rootdir", tree, path], check=True)
-    return path
+def start(*argv):
+    """A program of the host's in the machine."""
+    return subprocess.Popen([vm.KVM, "exec", "d", "--", "chroot", "/host", *map(str, argv)], text=True,
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def make_partitioned(path, tree, tmp, mib=60):
-    """An EFI partition, and one of Linux behind it."""
-    fs = make_fs(tmp / "part", tree, mib)
-    with open(path, "wb") as f:
-        f.truncate((mib + 30) << 20)
-    subprocess.run(["sfdisk", "-q", path], input=f"label: gpt\nsize=20M, type=U\nsize={mib}M, type=L\n", text=True, check=True)
-    subprocess.run(["dd", f"if={fs}", f"of={path}", "bs=1M", "seek=21", "conv=notrunc", "status=none"], check=True)
-    return path
+def finish(process):
+    out, _ = process.communicate(timeout=vm.PATIENCE)
+    assert process.returncode == 0, out[-4000:]
+    return out
 
 
-def digest(path):
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
+def sh(script, *words):
+    """What a script prints that must succeed."""
+    return finish(start("/bin/sh", "-euc", "PATH=/usr/sbin:/usr/bin:/sbin:/bin; " + script, "sh", *words))
 
 
-def cat(image, name):
-    return subprocess.run(["debugfs", "-R", f"cat {name}", image], capture_output=True, text=True, check=True).stdout
+def kvm(*args):
+    subprocess.run([vm.KVM, *args], check=True)
 
 
-@pytest.fixture
-def tree(tmp_path):
-    make_tree(tmp_path / "tree")
-    return tmp_path / "tree"
+def in_guest(machine, name):
+    return sh("md5sum <$1", machine.dev[name])[:32]
 
 
-@pytest.mark.linux(boots=1)
-def test_root_and_more_disks(kvm, tree, tmp_path):
-    """vda is the root, a QCOW2 image over a raw one, and is written to; the others are what they were said to be."""
-    base, image = make_fs(tmp_path / "root.img", tree, 64), tmp_path / "root.qcow2"
-    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-b", base, "-F", "raw", image], check=True)
-    data, cow = tmp_path / "data.img", tmp_path / "cow.img"
-    data.write_bytes(os.urandom(3 << 20))
-    cow.write_bytes(os.urandom(1 << 20))
-    before = digest(data), digest(cow), digest(base)
-    vm = kvm(*kernel(), "-c", 2, image, "-d", f"{data},ro,serial=abc", "-d", f"{cow},cow,queues=1", "--", "sh", "-c",
-             "grep ' / ' /proc/mounts; cat /sys/block/vdb/serial /sys/block/vdb/ro; ls /sys/block/vda/mq /sys/block/vdc/mq;"
-             "echo written >/new; blockdev --setrw /dev/vdb; dd if=/dev/zero of=/dev/vdb bs=4k count=1 conv=fsync 2>/dev/null"
-             " && echo wrote; md5sum </dev/vdb; dd if=/dev/zero of=/dev/vdc bs=4k count=9 conv=fsync 2>/dev/null;"
-             "dd if=/dev/vdc bs=4k count=9 2>/dev/null | md5sum; exit 5")
-    vm.ends("command", 5)
-    out = vm.out.text()
-    assert "/dev/vda / ext4 rw," in out and "\nabc" in out and "wrote" not in out, vm.story()
-    assert "/sys/block/vda/mq:\n0\n1\n" in out and "/sys/block/vdc/mq:\n0\n" in out, vm.story()
-    assert hashlib.md5(data.read_bytes()).hexdigest() in out and hashlib.md5(bytes(9 * 4096)).hexdigest() in out
-    assert (digest(data), digest(cow), digest(base)) == before
-    assert subprocess.run(["qemu-img", "check", "-q", image], check=False).returncode == 0
-    raw = tmp_path / "raw.img"
-    subprocess.run(["qemu-img", "convert", "-O", "raw", image, raw], check=True)
-    assert cat(raw, "/new") == "written\n"
-    assert subprocess.run(["e2fsck", "-fn", raw], capture_output=True, check=False).returncode == 0
+def test_what_they_are(machine):
+    """Root, queues, serials; read-only is read-only for a guest that does not believe it, too."""
+    dev = machine.dev
+    assert sh("cd /sys/block; for i in vdb/serial vdd/serial vdb/ro vdd/queue/logical_block_size; do "
+              "echo $(cat $i); done; echo vda/mq/* vdc/mq/*"
+              ) == "abc\na-serial-of-20-bytes\n1\n512\nvda/mq/0 vda/mq/1 vdc/mq/0\n"
+    assert re.search("^/dev/vda / ext4 rw,", sh("cat /proc/1/mounts"), re.M)
+    assert sh("blockdev --setrw $1; dd if=/dev/zero of=$1 bs=4k count=1 conv=fsync 2>/dev/null || echo refused; "
+              "md5sum <$1", dev["ro"]) == f"refused\n{machine.before['ro']}  -\n"
+    kvm("exec", "d", "--", "sh", "-c", "echo written >/new; sync")
+    assert sh("dd if=/dev/zero of=$1 bs=4k count=9 conv=fsync 2>/dev/null; cmp -n 36864 $1 /dev/zero", dev["cow"]) == ""
+
+
+def test_verify_and_pause(machine):
+    """fio checks what it reads, on every kind of image at once, while the machine is paused again and again."""
+    names = ["cow", "raw", "direct", "chain"]
+    with start(*disks.fio("v", [machine.dev[n] for n in names], "4m")) as job:
+        assert job.stdout.readline() == "begun\n"
+        pauses = disks.pauses_during(job, "d")
+        finish(job)
+    assert pauses > 3
+
+
+def test_cache_type(machine):
+    """It is what the guest's root says that it is."""
+    assert sh("cd /sys/block/vdd; cat cache_type; echo 'write through' >cache_type; cat cache_type queue/write_cache; "
+              "echo 'write back' >cache_type; cat cache_type"
+              ) == "write back\nwrite through\nwrite through\nwrite back\n"
+
+
+def test_flush_is_fdatasync(machine):
+    """The host is asked for what the guest was promised, and not when there was nothing to ask for.
+
+    A disk on a real file system: for one in memory there is no need of a ring.
+    """
+    write = "dd if=/dev/zero of=/dev/vde bs=64k count=4 conv=notrunc 2>/dev/null oflag=direct"
+    with disks.Syncs() as syncs:
+        sh("sync")
+        start_at = syncs.count()
+        sh(f"{write} conv=fsync")
+        assert syncs.count() == start_at + 1
+        sh("for i in 1 2 3; do dd if=/dev/null of=/dev/vde conv=notrunc,fsync 2>/dev/null; done")
+        assert syncs.count() == start_at + 1
+        sh(f"echo 'write through' >/sys/block/vde/cache_type; {write}; echo 'write back' >/sys/block/vde/cache_type")
+        assert syncs.count() == start_at + 5
+        sh(write)
+        assert syncs.count() == start_at + 5
+
+
+def test_discard_and_zeroes(machine):
+    """They reach the host's files as holes, and read as zeroes."""
+    for name in "raw", "direct", "chain":
+        path, dev = machine.path[name], machine.dev[name]
+        sh("dd if=/dev/urandom of=$1 bs=1M count=8 oflag=direct conv=fsync 2>/dev/null", dev)
+        before = disks.allocated(path)
+        sh("blkdiscard -l 4M $1; blkdiscard -z -o 4M -l 2M $1; cmp -n 6291456 $1 /dev/zero; "
+           "dd if=/dev/null of=$1 conv=notrunc,fsync 2>/dev/null", dev)
+        vm.wait_until(lambda: disks.allocated(path) < before - (3 << 20))
+
+
+REBIND = """
+d=$(basename $(readlink -f /sys/block/vdd/device)); cd /sys/bus/virtio/drivers/virtio_blk
+before=$(md5sum </dev/vdd)
+for i in $(seq $1); do
+    for k in 1 2 3 4; do dd if=/dev/vdd of=/dev/null bs=16k iflag=direct 2>/dev/null & done
+    dd if=/dev/vdd of=/dev/vdd bs=4k iflag=direct oflag=direct conv=notrunc 2>/dev/null &
+    head -c 100000 /dev/vdd >/dev/null
+    echo $d >unbind
+    wait || true
+    test ! -e /sys/block/vdd
+    echo $d >bind
+    test "$(md5sum </dev/vdd)" = "$before"
+done
+"""
+
+
+def test_driver_leaves_under_load(machine):
+    """What it had in flight comes to an end; the next driver finds the disk as it was."""
+    sh(REBIND, 3)
 
 
 @pytest.mark.long
-@pytest.mark.linux(boots=1)
-def test_partitioned_and_init(kvm, tree, tmp_path):
-    """Without a command the root's own init is run."""
-    image = make_partitioned(tmp_path / "disk.img", tree, tmp_path)
-    vm = kvm(*kernel(), image)
-    vm.ends("poweroff", 0)
-    assert "@init of the root" in vm.out.text()
+def test_driver_leaves_under_load_long(machine):
+    sh(REBIND, 20)
 
 
-@pytest.mark.long
-@pytest.mark.linux(boots=1)
-def test_btrfs(kvm, tree, tmp_path):
-    """A driver that comes as a module, with modules of its own."""
-    image = make_fs(tmp_path / "root.img", tree, 120, "btrfs")
-    vm = kvm(*kernel(), f"{image},ro", "--", "grep", " / ", "/proc/mounts")
-    vm.ends("command", 0)
-    assert "/dev/vda / btrfs ro," in vm.out.text()
+MAKE_FS = """
+case $1 in
+ext4) mkfs.ext4 -q $2 ;;
+xfs) modprobe -d $3 xfs; mkfs.xfs -q -f $2 ;;
+esac
+mkdir -p /mnt/$1; mount $2 /mnt/$1
+"""
 
 
-@pytest.mark.long
-@pytest.mark.linux(boots=1)
-def test_error_stops_the_machine(kvm, tree, tmp_path):
-    """on-error=stop: the guest sees nothing of an error that has passed when it is resumed."""
-    image, data = make_fs(tmp_path / "root.img", tree, 64), tmp_path / "data.img"
-    data.write_bytes(bytes(1 << 20))
-    vm = kvm(*kernel(), "--name", "m", image, "-d", f"{data},on-error=stop", "--fault", "disk1:eio@3:write", "--", "sh", "-c",
-             "for i in 0 1 2 3 4 5 6 7; do dd if=/dev/zero of=/dev/vdb bs=4k count=1 seek=$i conv=fsync 2>&1 || exit 9; done")
-    vm.err.wait_for("the machine is paused; `kvm resume m` tries again")
-    assert subprocess.run([vm.argv[0], "resume", "m"], check=False).returncode == 0
-    vm.ends("command", 0)
+@pytest.fixture(scope="class", params=["ext4", "xfs"])
+def fs(machine, request):
+    """Mounted at /mnt/NAME; its file system is sound afterwards."""
+    name = request.param
+    sh(MAKE_FS, name, machine.dev[name], disks.modules_root())
+    yield name
+    sh("umount /mnt/$1; case $1 in ext4) fsck.ext4 -fn $2 ;; xfs) xfs_repair -n $2 ;; esac", name, machine.dev[name])
 
 
-@pytest.mark.long
-@pytest.mark.linux(boots=1)
-def test_flushed_data_survives_kill(kvm, tree, tmp_path):
-    """What the guest has synced is in the image when kvm is killed."""
-    image = make_fs(tmp_path / "root.img", tree, 64)
-    vm = kvm(*kernel(), image, "--", "sh", "-c", "echo kept >/kept; sync; echo @synced; while :; do :; done")
-    vm.out.wait_for("@synced")
-    vm.process.kill()
-    vm.process.wait()
-    subprocess.run(["e2fsck", "-fy", image], capture_output=True, check=False)
-    assert cat(image, "/kept") == "kept\n"
+def exercise(fs, seed, count):
+    sh("$1 $2 $3 /mnt/$4/fsx", images.program("fsx"), seed, count, fs)
+
+
+class TestFiles:
+    """File systems of the guest; each is checked at the end."""
+
+    def test_random(self, machine, fs):
+        """Random operations on a file, and what fstrim gives back of one that is removed."""
+        exercise(fs, 1, 600)
+        sh("dd if=/dev/urandom of=/mnt/$1/big bs=1M count=16 conv=fsync 2>/dev/null", fs)
+        before = disks.allocated(machine.path[fs])
+        sh("rm /mnt/$1/big; sync; fstrim /mnt/$1; sync", fs)
+        vm.wait_until(lambda: disks.allocated(machine.path[fs]) <= before - (14 << 20))
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("seed", range(2, 6))
+    def test_random_long(self, fs, seed):
+        exercise(fs, seed, 10000)
+
+    @pytest.mark.long
+    def test_stress(self, fs):
+        for how in "dsync,fsync,rd-rnd,wr-rnd", "direct,wr-seq,rd-seq", "fdatasync,rd-seq,wr-rnd":
+            sh("exec stress-ng --temp-path /mnt/$1 --hdd 3 --hdd-bytes 4m --hdd-ops 1000 --verify --quiet --hdd-opts $2",
+               fs, how)
+
+
+def test_after_the_end(machine):
+    """The images have what the guest has seen, and are sound; what was not to be written was not."""
+    v, path = machine.vm, machine.path
+    seen = {name: in_guest(machine, name) for name in ("raw", "direct", "chain")}
+    v.type("end\n")
+    v.ends("command", 5)
+    after = {name: disks.digest(path[name]) for name in ("ro", "cow")}
+    assert after | {"base": disks.digest(machine.base)} == machine.before
+    for name, was in seen.items():
+        assert disks.contents(path[name], "qcow2" if name == "chain" else "raw") == was, name
+    for name in "root", "chain", "ext4":
+        disks.check(path[name])
+        kvm("disk", "check", path[name])
+    disks.run("qemu-img", "convert", "-O", "raw", path["root"], f"{path['root']}.raw")
+    assert subprocess.check_output(["debugfs", "-R", "cat /new", f"{path['root']}.raw"], text=True) == "written\n"
+    assert subprocess.run(["e2fsck", "-fn", f"{path['root']}.raw"], capture_output=True, check=False).returncode == 0
+    assert os.path.getsize(path["raw"]) == 16 << 20

@@ -18,6 +18,7 @@ import pytest
 
 import images
 import vm as vmlib
+from test_command import kernel
 from test_linux import check_quiet, facts
 
 CLONE_NEWNET = 0x40000000
@@ -112,8 +113,9 @@ def test_user(kvm, tmp_path):
     """
     peer = Peer("127.0.0.1", SIZES)
     tcp, udp = free_port(socket.SOCK_STREAM), free_port(socket.SOCK_DGRAM)
-    pcap = tmp_path / "pcap"
-    v = boot(kvm, peer, "10.0.2.2", f"user closed={free_port(socket.SOCK_STREAM)}", "--pcap", pcap, "-n",
+    pcap, name = tmp_path / "pcap", f"net-{os.getpid()}"
+    v = boot(kvm, peer, "10.0.2.2", f"user closed={free_port(socket.SOCK_STREAM)}", "--pcap", pcap,
+             "--name", name, "-n",
              f"user,hostlo=on,hostfwd=tcp:{tcp}-80,hostfwd=udp:{udp}-7,mac=02:00:00:00:00:07", stdin="pipe")
     v.out.wait_for("^@ready")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -122,6 +124,11 @@ def test_user(kvm, tmp_path):
     v.type("go\n")
     v.out.wait_for("^@serving")
     assert b"hello from the guest" in get(tcp)
+    machines = json.loads(subprocess.check_output([vmlib.KVM, "list", "--json"]))
+    [card] = [m["net"] for m in machines if m["name"] == name][0]
+    assert card["up"] and not card["vhost"]
+    assert card["rx"]["packets"] > 100 and card["tx"]["packets"] > 100, card
+    assert card["rx"]["bad"] == card["tx"]["bad"] == card["tx"]["dropped"] == 0, card
     v.type("go\n")
     v.ends("poweroff", 0)
     peer.close()
@@ -246,3 +253,67 @@ def test_tap_goes_away(kvm, namespace, tmp_path):
     v.signal(signal.SIGQUIT)
     v.end()
     assert b'"mine"' not in subprocess.check_output(links)
+
+
+# Both sides talk first and last: whole, in either direction, and the guest's end of file arrives.
+VSOCK_GUEST = """
+import hashlib, socket
+def whole(s):
+    data = b""
+    while chunk := s.recv(1 << 16):
+        data += chunk
+    return data
+with socket.socket(socket.AF_VSOCK) as s:
+    s.bind((socket.VMADDR_CID_ANY, 99))
+    s.listen()
+    print("@listening", flush=True)
+    c, (cid, _) = s.accept()
+    with c:
+        print("@from", cid, hashlib.sha256(whole(c)).hexdigest(), flush=True)
+        c.sendall(b"y" * 1000000)
+for port in 98, 97:
+    with socket.socket(socket.AF_VSOCK) as s:
+        try:
+            s.connect((socket.VMADDR_CID_HOST, port))
+        except OSError as e:
+            print("@error", e.errno, flush=True)
+            continue
+        s.sendall(b"hello from the guest")
+        s.shutdown(socket.SHUT_WR)
+        print("@answer", whole(s).decode(), flush=True)
+"""
+
+
+def whole(s):
+    data = b""
+    while chunk := s.recv(1 << 16):
+        data += chunk
+    return data
+
+
+@pytest.mark.linux(boots=1, weight=4)
+@pytest.mark.long
+def test_vsock(kvm, tmp_path):
+    """Connections both ways over AF_VSOCK, a port where nobody listens, and a context that somebody has."""
+    if not os.access("/dev/vhost-vsock", os.R_OK | os.W_OK):
+        pytest.skip("no /dev/vhost-vsock that may be used")
+    with socket.socket(socket.AF_VSOCK) as server:
+        server.bind((socket.VMADDR_CID_ANY, 98))
+        server.listen()
+        v = kvm(*kernel(), "--vsock", 77, "-n", "none", "--", "/usr/bin/python3", "-c", VSOCK_GUEST)
+        v.out.wait_for("^@listening")
+        second = subprocess.run([vmlib.KVM, "run", *map(str, kernel()), "--vsock", "77", "-n", "none", "--", "true"],
+                                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        assert second.returncode == 254 and "--vsock 77: somebody on this host has that CID" in second.stderr
+        with socket.socket(socket.AF_VSOCK) as s:
+            s.connect((77, 99))
+            s.sendall(b"x" * 1000000)
+            s.shutdown(socket.SHUT_WR)
+            assert whole(s) == b"y" * 1000000
+        connection, (cid, _) = server.accept()
+        with connection:
+            assert cid == 77 and whole(connection) == b"hello from the guest"
+            connection.sendall(b"and back")
+    v.ends("command", 0)
+    assert f"@from 2 {sha(b'x' * 1000000)}\n" in v.out.text()
+    assert "@answer and back\n" in v.out.text() and "@error 104\n" in v.out.text()

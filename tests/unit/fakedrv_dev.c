@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "fakedrv_dev.h"
 
+#include "base/clock.h"
+
 #include <linux/virtio_config.h>
 #include <sched.h>
 #include <stdio.h>
@@ -8,9 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NEED(x) ((x) ? (void)0 : (fprintf(stderr, "fakedrv: %s\n", #x), abort()))
+#define NEED(x)     ((x) ? (void)0 : (fprintf(stderr, "fakedrv: %s\n", #x), abort()))
 
-#define TURNS   1000 /* of the loop, for a device that is quick to do what it is asked */
+#define TURNS       1000 /* of the loop, for a device that is quick to do what it is asked */
+#define PATIENCE_NS 60000000000ull
 
 /* The transport. */
 
@@ -168,6 +171,11 @@ bool fakedev_queue_reset(struct fakedev *f, unsigned i)
 {
 	virtio_reg_set_queue(f->d, i, VQ_RESET, 0, 16, 1);
 	return wait_for(f, queue_reset_done, i);
+}
+
+void fakedev_pause(struct fakedev *f)
+{
+	NEED(!virtio_pause(f->d, clock_ns() + PATIENCE_NS));
 }
 
 /* Data. */

@@ -42,4 +42,6 @@ void fakedev_turn(struct fakedev *f);
 bool fakedev_reset(struct fakedev *f);
 bool fakedev_queue_reset(struct fakedev *f, unsigned i);
 
+void fakedev_pause(struct fakedev *f); /* virtio_pause(), which must succeed */
+
 #endif

@@ -131,7 +131,9 @@ static int use_offloads(struct nic *n, unsigned offloads)
 {
 	struct fakenic *f = of_nic(n);
 
-	NEED(!(offloads & ~n->offloads) && (!offloads || offloads & NIC_CSUM));
+	unsigned may = n->offloads & NIC_VALID ? n->offloads | NIC_CSUM : n->offloads;
+
+	NEED(!(offloads & ~may) && (!offloads || offloads & NIC_CSUM));
 	if (!f->fail_set)
 		f->offload = offloads;
 	return f->fail_set;

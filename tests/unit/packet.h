@@ -100,4 +100,23 @@ static inline size_t pkt_tcp4(uint8_t *f, const char *dst, unsigned sport, unsig
 	return PKT_IP4 + 20;
 }
 
+/* The same over IPv6. */
+static inline size_t pkt_tcp6(uint8_t *f, const char *dst, unsigned sport, unsigned dport, uint32_t seq, uint32_t ack,
+                              unsigned flags)
+{
+	uint8_t *t = pkt_ip6(f, NULL, dst, 6, 20);
+
+	pkt_put16(t, sport);
+	pkt_put16(t + 2, dport);
+	pkt_put16(t + 4, seq >> 16);
+	pkt_put16(t + 6, seq & 0xffff);
+	pkt_put16(t + 8, ack >> 16);
+	pkt_put16(t + 10, ack & 0xffff);
+	t[12] = 5 << 4;
+	t[13] = (uint8_t)flags;
+	pkt_put16(t + 14, 8192);
+	pkt_put16(t + 16, ~pkt_sum(t, 20, pkt_sum(f + 22, 32, 6 + 20)));
+	return PKT_IP6 + 20;
+}
+
 #endif

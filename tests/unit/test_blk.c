@@ -15,6 +15,7 @@
 #include <linux/virtio_blk.h>
 #include <linux/virtio_config.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -755,11 +756,38 @@ static void test_merge_stop(void **state)
 	fakedev_turn(&f->drv);
 	assert_int_equal(f->failed, 1);
 	assert_int_equal(f->image.mem[16 * 512], new_byte(2));
-	virtio_pause(f->d);
+	fakedev_pause(&f->drv);
 	f->image.nbad = 0;
 	virtio_resume(f->d);
 	collect_all(f, w, LEN(w), -1);
 	assert_int_equal(f->failed, 1);
+	teardown(f);
+}
+
+/* A pause between two batches of a run: what was taken is done before it is at rest. */
+static void test_merge_pause(void **state)
+{
+	struct fixture *f = setup();
+	struct fake_used u;
+
+	fakedev_start(&f->drv, features(FAKE_INDIRECT) | ALL, 0);
+	for (unsigned i = 0; i < BATCH + 1; i++) {
+		struct fake_seg seg[20];
+		unsigned k = pieces(f, f->p + i * 1024, OUT, i, 512, false, 1, seg);
+
+		assert_true(fakeq_add(&f->drv.q[0], seg, k, i) >= 0);
+	}
+	fakeq_expose(&f->drv.q[0]);
+	f->d->class->kick(f->d, 0); /* and nothing else of this turn */
+	assert_int_equal(f->image.nlog, 0);
+	assert_int_equal(virtio_pause(f->d, 0), -EBUSY);
+	check_log(f, (const struct wanted[]){ { OUT, 0, BATCH } }, 1);
+	fakedev_turn(&f->drv);
+	fakedev_pause(&f->drv);
+	assert_int_equal(f->image.nlog, 1);
+	virtio_resume(f->d);
+	for (unsigned i = 0; i < BATCH + 1; i++)
+		assert_true(fakedev_get(&f->drv, 0, &u) && f->p[u.token * 1024 + 16 + 512] == VIRTIO_BLK_S_OK);
 	teardown(f);
 }
 
@@ -857,12 +885,12 @@ static void test_stop_on_error(void **state)
 	fakedev_publish(&f->drv, 0);
 	assert_int_equal(f->failed, n);
 	assert_false(fakeq_has_used(&f->drv.q[0]));
-	virtio_pause(f->d);
+	fakedev_pause(&f->drv);
 	virtio_resume(f->d); /* still no space */
 	fakedev_turn(&f->drv);
 	assert_int_equal(f->failed, 2 * n);
 	assert_false(fakeq_has_used(&f->drv.q[0]));
-	virtio_pause(f->d);
+	fakedev_pause(&f->drv);
 	f->image.error = 0;
 	virtio_resume(f->d);
 	for (unsigned i = 0; i < n; i++) {
@@ -882,6 +910,50 @@ static void test_stop_on_error(void **state)
 	assert_true(fakedev_reset(&f->drv));
 	assert_int_equal(f->p[16 + 512], VIRTIO_BLK_S_IOERR);
 	teardown(f);
+}
+
+/* A pause waits for what the image still has; how long, is the caller's. */
+static void test_pause_in_flight(void **state)
+{
+	for (unsigned mode = 0; mode < MODES; mode++) {
+		struct fixture *f = setup();
+		struct fake_used u;
+		unsigned n;
+
+		fakedev_start(&f->drv, features(mode) | ALL, 0);
+		f->image.hold = true;
+		n = fill_queue(f, 0);
+		fakedev_publish(&f->drv, 0);
+		for (unsigned i = 0; i < 3; i++) {
+			assert_int_equal(virtio_pause(f->d, 0), -EBUSY); /* the image's loop is ours */
+			virtio_resume(f->d);
+		}
+		assert_int_equal(virtio_pause(f->d, 0), -EBUSY);
+		f->image.hold = false;
+		fakeblk_release(&f->image);
+		fakedev_turn(&f->drv);
+		fakedev_pause(&f->drv);
+		for (unsigned i = 0; i < n; i++)
+			assert_true(fakedev_get(&f->drv, 0, &u));
+		(void)fill_queue(f, 0);
+		fakeq_expose(&f->drv.q[0]);
+		fakedev_kick(&f->drv, 0);
+		assert_false(fakeq_has_used(&f->drv.q[0]));
+		virtio_resume(f->d);
+		for (unsigned i = 0; i < n; i++)
+			assert_true(fakedev_get(&f->drv, 0, &u));
+		/* A reset, while a pause is waited for. */
+		f->image.hold = true;
+		(void)fill_queue(f, 1);
+		fakedev_publish(&f->drv, 1);
+		assert_int_equal(virtio_pause(f->d, 0), -EBUSY);
+		virtio_reg_set_status(f->d, 0);
+		fakedev_turn(&f->drv);
+		fakeblk_release(&f->image);
+		assert_true(fakedev_reset(&f->drv));
+		virtio_resume(f->d);
+		teardown(f);
+	}
 }
 
 static void check_broken(struct fixture *f, const char *name, unsigned irqs)
@@ -1052,6 +1124,29 @@ static void *drive(void *arg)
 	return NULL;
 }
 
+/* Pauses while the drivers run: what the device writes into, it leaves alone meanwhile. */
+static void pause_often(struct threads *t)
+{
+	struct virtio_dev *d = vblk_dev(t->v);
+
+	for (unsigned n = 0; n < 100; n++) {
+		uint64_t irqs[NQUEUES];
+
+		fakedev_pause(&t->drv);
+		for (unsigned i = 0; i < NQUEUES; i++) {
+			assert_false(d->queue[i].ring && virtq_inflight(d->queue[i].ring));
+			irqs[i] = t->drv.queue_irqs[i];
+		}
+		for (unsigned i = 0; i < 50; i++)
+			sched_yield();
+		for (unsigned i = 0; i < NQUEUES; i++)
+			assert_int_equal(t->drv.queue_irqs[i], irqs[i]);
+		virtio_resume(d);
+		for (unsigned i = 0; i < 20; i++)
+			sched_yield();
+	}
+}
+
 /* What the drivers wrote is in the file. */
 static void check_file(const struct threads *t, const struct driver *d)
 {
@@ -1073,6 +1168,7 @@ static void run_queues(const struct blk_options *opt)
 		d[i] = (struct driver){ .t = &t, .q = i };
 		assert_int_equal(pthread_create(&d[i].thread, NULL, drive, &d[i]), 0);
 	}
+	pause_often(&t);
 	for (unsigned i = 0; i < NQUEUES; i++)
 		assert_int_equal(pthread_join(d[i].thread, NULL), 0);
 	check_file(&t, d);
@@ -1122,18 +1218,32 @@ static void test_reset_storm(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_config),        cmocka_unit_test(test_topology),
-		cmocka_unit_test(test_resize),        cmocka_unit_test(test_read_write),
-		cmocka_unit_test(test_framing),       cmocka_unit_test(test_id),
-		cmocka_unit_test(test_write_cache),   cmocka_unit_test(test_ranges),
-		cmocka_unit_test(test_bad_requests),  cmocka_unit_test(test_bad_framing),
-		cmocka_unit_test(test_read_only),     cmocka_unit_test(test_errors),
-		cmocka_unit_test(test_many),          cmocka_unit_test(test_reset_in_flight),
-		cmocka_unit_test(test_stop_on_error), cmocka_unit_test(test_hostile),
-		cmocka_unit_test(test_queues),        cmocka_unit_test(test_queues_without_ring),
-		cmocka_unit_test(test_reset_storm),   cmocka_unit_test(test_merge),
-		cmocka_unit_test(test_merge_limits),  cmocka_unit_test(test_merge_errors),
-		cmocka_unit_test(test_merge_stop),    cmocka_unit_test(test_merge_in_flight),
+		cmocka_unit_test(test_config),
+		cmocka_unit_test(test_topology),
+		cmocka_unit_test(test_resize),
+		cmocka_unit_test(test_read_write),
+		cmocka_unit_test(test_framing),
+		cmocka_unit_test(test_id),
+		cmocka_unit_test(test_write_cache),
+		cmocka_unit_test(test_ranges),
+		cmocka_unit_test(test_bad_requests),
+		cmocka_unit_test(test_bad_framing),
+		cmocka_unit_test(test_read_only),
+		cmocka_unit_test(test_errors),
+		cmocka_unit_test(test_many),
+		cmocka_unit_test(test_reset_in_flight),
+		cmocka_unit_test(test_stop_on_error),
+		cmocka_unit_test(test_pause_in_flight),
+		cmocka_unit_test(test_hostile),
+		cmocka_unit_test(test_queues),
+		cmocka_unit_test(test_queues_without_ring),
+		cmocka_unit_test(test_reset_storm),
+		cmocka_unit_test(test_merge),
+		cmocka_unit_test(test_merge_limits),
+		cmocka_unit_test(test_merge_errors),
+		cmocka_unit_test(test_merge_stop),
+		cmocka_unit_test(test_merge_pause),
+		cmocka_unit_test(test_merge_in_flight),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -782,7 +782,7 @@ static void test_held_at_pause(void **state)
 
 		start(f, mode);
 		hold(f, 2);
-		virtio_pause(f->d);
+		fakedev_pause(&f->drv);
 		fakecon_give(c, 4);
 		fakecon_type(c, (const uint8_t *)"typed", 5);
 		skipped_ns += 500000000;

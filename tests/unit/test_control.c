@@ -44,6 +44,15 @@ struct fixture {
 static void op_status(void *opaque, struct control_status *out)
 {
 	*out = (struct control_status){ .state = "running", .uptime = 12345678901ull, .boots = 2 };
+	out->net = (struct net_status){ .name = "net0",
+		                        .up = true,
+		                        .rx = 1,
+		                        .rx_filtered = 2,
+		                        .rx_dropped = 3,
+		                        .rx_bad = 4,
+		                        .tx = 1ull << 40,
+		                        .tx_dropped = 6,
+		                        .tx_bad = 7 };
 }
 
 static int op_stop(void *opaque, bool force, struct control_wait *wait, struct err *err)
@@ -450,12 +459,15 @@ static void replies(void **state)
 {
 	struct fixture *f = *state;
 	int fd = greeted();
-	char want[300];
+	char want[600];
 
 	say(fd, "{\"do\":\"status\"}\n");
 	snprintf(want, sizeof(want),
 	         "{\"name\":\"web\",\"pid\":%d,\"state\":\"running\",\"uptime\":12.345,\"boots\":2,\"cpus\":3,"
-	         "\"mem\":8589934592,\"address\":\"10.0.2.15\",\"kernel\":\"/boot/\\\"k\\\"\",\"ok\":true}",
+	         "\"mem\":8589934592,\"address\":\"10.0.2.15\",\"kernel\":\"/boot/\\\"k\\\"\","
+	         "\"net\":[{\"name\":\"net0\",\"up\":true,\"vhost\":false,"
+	         "\"rx\":{\"packets\":1,\"filtered\":2,\"dropped\":3,\"bad\":4},"
+	         "\"tx\":{\"packets\":1099511627776,\"dropped\":6,\"bad\":7}}],\"ok\":true}",
 	         (int)getpid());
 	hears(fd, want);
 	say(fd, "\n\r\n {\"id\":\"x\\n\", \"do\":\"nmi\", \"more\":[1]}\r\n");

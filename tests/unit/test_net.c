@@ -5,6 +5,8 @@
  * room is waited for; what is no frame is counted; and a hostile ring costs the
  * guest its device until the next reset, nothing else.
  */
+#include "base/clock.h"
+#include "base/loop_thread.h"
 #include "fakedrv_dev.h"
 #include "fakedrv_hostile.h"
 #include "fakenic.h"
@@ -54,6 +56,14 @@ static unsigned rnd(struct fixture *f, unsigned below)
 {
 	f->seed = f->seed * 6364136223846793005 + 1442695040888963407;
 	return (unsigned)(f->seed >> 33) % below;
+}
+
+static struct vnet_stats stats(struct fixture *f)
+{
+	struct vnet_stats s;
+
+	vnet_stats(f->v, &s);
+	return s;
 }
 
 static struct fixture *setup_engine(unsigned pairs, unsigned offloads, struct vnet_engine *engine)
@@ -225,7 +235,7 @@ static void test_receive(void **state)
 			fakedev_turn(&f->drv);
 			check_frame(f, 0, len, k);
 		}
-		assert_int_equal(vnet_stats(f->v)->rx, 300);
+		assert_int_equal(stats(f).rx, 300);
 		teardown(f);
 	}
 }
@@ -256,7 +266,7 @@ static void test_merge(void **state)
 			}
 			next += frames;
 		}
-		assert_int_equal(vnet_stats(f->v)->rx, next);
+		assert_int_equal(stats(f).rx, next);
 		assert_false(virtio_reg_status(f->d) & NEEDS_RESET);
 		teardown(f);
 	}
@@ -298,8 +308,8 @@ static void test_receive_odd(void **state)
 	arrive(f, 0, 1000 - HDR, 4);
 	fakedev_turn(&f->drv);
 	check_frame(f, 0, 1000 - HDR, 4);
-	assert_int_equal(vnet_stats(f->v)->rx_oversized, 1);
-	assert_int_equal(vnet_stats(f->v)->rx_short, 2);
+	assert_int_equal(stats(f).rx_oversized, 1);
+	assert_int_equal(stats(f).rx_short, 2);
 	for (unsigned i = 0; i < 3; i++)
 		assert_true(post(f, 0, 0, 10 * i + 1, 1));
 	assert_true(post(f, 0, 0, 1000, 1));
@@ -325,7 +335,7 @@ static void test_tiny_buffers(void **state)
 	arrive(f, 0, 1000, 2);
 	fakedev_turn(&f->drv);
 	check_frame(f, 0, 1000, 2);
-	assert_int_equal(vnet_stats(f->v)->rx_oversized, 1);
+	assert_int_equal(stats(f).rx_oversized, 1);
 	teardown(f);
 }
 
@@ -382,7 +392,7 @@ static void test_send(void **state)
 			assert_true(sent_back(f, 1));
 			check_sent(f, 0, k, at(f, off + HDR), len);
 		}
-		assert_int_equal(vnet_stats(f->v)->tx, 300);
+		assert_int_equal(stats(f).tx, 300);
 		teardown(f);
 	}
 }
@@ -474,14 +484,15 @@ static void test_send_bad(void **state)
 
 	for (unsigned i = 0; i < LEN(t); i++) {
 		struct fixture *f = setup();
-		const struct vnet_stats *s = vnet_stats(f->v);
+		struct vnet_stats s;
 
 		start(f, t[i].feats);
 		offer(f, 1, &t[i].h, 0, t[i].len, 1, false);
 		fakedev_publish(&f->drv, 1);
 		assert_true(sent_back(f, 1));
-		if (s->tx != (t[i].what == OK) || s->tx_bad_header != (t[i].what == BAD) ||
-		    s->tx_short != (t[i].what == SHORT) || s->tx_oversized != (t[i].what == LONG))
+		s = stats(f);
+		if (s.tx != (t[i].what == OK) || s.tx_bad_header != (t[i].what == BAD) ||
+		    s.tx_short != (t[i].what == SHORT) || s.tx_oversized != (t[i].what == LONG))
 			fail_msg("%s: counted wrongly", t[i].name);
 		assert_int_equal(f->nic->pair[0].nout, t[i].what == OK);
 		if (t[i].what == OK)
@@ -502,7 +513,7 @@ static void test_send_refused(void **state)
 	fakedev_publish(&f->drv, 1);
 	for (unsigned i = 0; i < 3; i++)
 		assert_true(sent_back(f, 1));
-	assert_int_equal(vnet_stats(f->v)->tx_refused, 3);
+	assert_int_equal(stats(f).tx_refused, 3);
 	teardown(f);
 }
 
@@ -568,7 +579,7 @@ static int mode_is(struct fixture *f, unsigned mode, uint8_t on)
 /* Does a frame for @to, with the VLAN tag @vlan unless that is 0, reach the guest? */
 static bool reaches(struct fixture *f, const uint8_t *to, unsigned vlan)
 {
-	uint64_t filtered = vnet_stats(f->v)->rx_filtered, rx = vnet_stats(f->v)->rx;
+	uint64_t filtered = stats(f).rx_filtered, rx = stats(f).rx;
 	uint8_t frame[60] = { 0 }, got[2048];
 
 	memcpy(frame, to, 6);
@@ -578,7 +589,7 @@ static bool reaches(struct fixture *f, const uint8_t *to, unsigned vlan)
 	fakedev_publish(&f->drv, 0);
 	fakenic_arrive(f->nic, 0, NULL, frame, sizeof(frame));
 	fakedev_turn(&f->drv);
-	assert_int_equal(vnet_stats(f->v)->rx_filtered - filtered + vnet_stats(f->v)->rx - rx, 1);
+	assert_int_equal(stats(f).rx_filtered - filtered + stats(f).rx - rx, 1);
 	return received(f, 0, got) == HDR + sizeof(frame);
 }
 
@@ -709,6 +720,18 @@ static void test_offloads(void **state)
 }
 
 /* What the back end cannot do is not offered. */
+/* A back end that leaves nothing undone is told that its word will be taken. */
+static void test_valid(void **state)
+{
+	struct fixture *f = setup_with(1, NIC_VALID);
+
+	start(f, BIT(GUEST_CSUM));
+	assert_int_equal(f->nic->offload, NIC_CSUM);
+	start(f, 0);
+	assert_int_equal(f->nic->offload, 0);
+	teardown(f);
+}
+
 static void test_features(void **state)
 {
 	static const struct {
@@ -717,6 +740,7 @@ static void test_features(void **state)
 	} t[] = {
 		{ 0, 1, BIT(MAC) | BIT(MTU) | BIT(STATUS) | MERGE,
 		  BIT(CSUM) | BIT(GUEST_CSUM) | BIT(HOST_TSO4) | BIT(GUEST_TSO6) | BIT(CTRL_GUEST_OFFLOADS) | BIT(MQ) },
+		{ NIC_VALID, 1, BIT(GUEST_CSUM), BIT(CSUM) | BIT(CTRL_GUEST_OFFLOADS) | BIT(GUEST_TSO4) },
 		{ NIC_CSUM, 2, BIT(CSUM) | BIT(GUEST_CSUM) | BIT(MQ), BIT(HOST_TSO4) | BIT(HOST_UFO) | BIT(GUEST_UFO) },
 		{ ALL, 1, BIT(HOST_TSO4) | BIT(HOST_TSO6) | BIT(GUEST_TSO4) | BIT(GUEST_TSO6) | BIT(GUEST_ECN),
 		  BIT(HOST_UFO) | BIT(GUEST_UFO) | BIT(MQ) },
@@ -802,7 +826,7 @@ static void test_pause_and_reset(void **state)
 		fakedev_publish(&f->drv, 0);
 		arrive(f, 0, 900, 1);
 		fakedev_turn(&f->drv);
-		virtio_pause(f->d);
+		fakedev_pause(&f->drv);
 		fakenic_give(f->nic, 10);
 		assert_true(post(f, 0, 4096, 500, 1));
 		fakeq_expose(&f->drv.q[0]);
@@ -909,10 +933,90 @@ static void test_storm(void **state)
 			for (struct fakenic_pair *p = &f->nic->pair[0]; p->nout;)
 				free(p->out[--p->nout].p), p->out[p->nout].len = 0;
 		}
-		assert_int_equal(vnet_stats(f->v)->rx, 3000);
-		assert_int_equal(vnet_stats(f->v)->tx, 3000);
+		assert_int_equal(stats(f).rx, 3000);
+		assert_int_equal(stats(f).tx, 3000);
 		teardown(f);
 	}
+}
+
+/* On a thread of its own: frames both ways while the machine is paused and resumed and the cable pulled from here. */
+
+struct arrival {
+	struct fixture *f;
+	unsigned first, n;
+	bool up;
+};
+
+static void do_arrive(void *arg)
+{
+	const struct arrival *a = arg;
+
+	for (unsigned k = a->first; k < a->first + a->n; k++)
+		arrive(a->f, 0, 14 + k % 900, k);
+	fakenic_link(a->f->nic, a->up);
+}
+
+static void do_forget(void *arg)
+{
+	fakenic_forget(arg);
+}
+
+static void test_on_a_thread(void **state)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+	struct vnet_config cfg = { .name = "net0" };
+	struct loop_thread *t;
+	struct err err;
+	uint8_t frame[1024];
+	struct fake_used u;
+	unsigned k = 0;
+
+	assert_non_null(f);
+	f->nic = calloc(1, sizeof(*f->nic));
+	assert_non_null(f->nic);
+	fakemem_init(&f->mem, BANK, 1);
+	f->buf = fakemem_alloc(&f->mem, 16 * MIB, 4096);
+	fakenic_init(f->nic, 1, ALL);
+	memcpy(cfg.mac, mac, 6);
+	cfg.nic = &f->nic->nic;
+	assert_int_equal(loop_thread_new("net", &t, &err), 0);
+	assert_int_equal(vnet_new(&cfg, &f->mem.gmem, loop_thread_loop(t), &f->v, &err), 0);
+	f->d = vnet_dev(f->v);
+	fakedev_init(&f->drv, f->d, &f->mem, NULL);
+	for (unsigned boot = 0; boot < 3; boot++) {
+		start(f, features(FAKE_EVENT_IDX) | MERGE);
+		for (unsigned round = 0; round < 20; round++) {
+			struct arrival a = { f, k, 16, round % 2 };
+
+			for (unsigned i = 0; i < 16; i++)
+				assert_true(post(f, 0, 2048 * (k % 1024 + i), 2048, 1));
+			fakedev_publish(&f->drv, 0);
+			loop_call(loop_thread_loop(t), do_arrive, &a);
+			if (round % 4 == 1)
+				assert_int_equal(virtio_pause(f->d, clock_ns() + 60000000000ull), 0);
+			offer(f, 1, NULL, 8 * MIB, 60 + round, 1, false);
+			fakedev_publish(&f->drv, 1);
+			if (round % 4 == 1)
+				virtio_resume(f->d);
+			for (unsigned i = 0; i < 16; i++, k++) {
+				assert_true(fakedev_get(&f->drv, 0, &u));
+				make_frame(frame, 14 + k % 900, k);
+				assert_int_equal(u.len, HDR + 14 + k % 900);
+				assert_memory_equal(at(f, u.token + HDR), frame, 14 + k % 900);
+			}
+			assert_true(fakedev_get(&f->drv, 1, &u));
+			assert_int_equal(vnet_up(f->v), round % 2);
+		}
+		loop_call(loop_thread_loop(t), do_forget, f->nic);
+	}
+	assert_true(stats(f).rx == k && stats(f).tx == 60);
+	fakedev_exit(&f->drv);
+	vnet_free(f->v);
+	loop_thread_free(t);
+	fakenic_exit(f->nic);
+	fakemem_free(&f->mem);
+	free(f->nic);
+	free(f);
 }
 
 /* The engine: somebody who would move the frames himself. Here he only keeps count. */
@@ -985,7 +1089,7 @@ static void test_engine(void **state)
 	assert_int_equal(running(&g), 6);
 	assert_int_equal(control_on(f, CTRL, VIRTIO_NET_CTRL_MQ, 0, &two, 2), VIRTIO_NET_OK);
 	assert_int_equal(running(&g), 4);
-	virtio_pause(f->d);
+	fakedev_pause(&f->drv);
 	assert_int_equal(running(&g), 0);
 	virtio_resume(f->d);
 	assert_int_equal(running(&g), 4);
@@ -1032,6 +1136,7 @@ static void test_engine_refuses(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_on_a_thread),
 		cmocka_unit_test(test_receive),
 		cmocka_unit_test(test_merge),
 		cmocka_unit_test(test_no_buffers),
@@ -1049,6 +1154,7 @@ int main(void)
 		cmocka_unit_test(test_mac_tables),
 		cmocka_unit_test(test_control_bad),
 		cmocka_unit_test(test_offloads),
+		cmocka_unit_test(test_valid),
 		cmocka_unit_test(test_features),
 		cmocka_unit_test(test_link_and_announce),
 		cmocka_unit_test(test_pairs),

@@ -38,6 +38,28 @@ static void test_kinds(void **state)
 	assert_true(good("virtio").kind == NET_TAP && good("virtio").fallback);
 }
 
+/* Addresses of both families, and what is taken where one is not given. */
+static void test_forward6(void **state)
+{
+	struct net_config c = good("user,hostfwd=tcp:[::]:80-:8080,hostfwd=udp:53-[fd00::15]:5353,hostfwd=tcp:[2001:"
+	                           "db8::1]:1-[fd00::16]:2");
+	const struct user_forward *f = c.user.forward;
+	struct in6_addr a;
+
+	assert_int_equal(c.user.nforwards, 3);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(f[i].family, AF_INET6);
+	assert_memory_equal(&f[0].host, &in6addr_any, 16);
+	assert_memory_equal(&f[0].guest, &in6addr_any, 16);
+	assert_true(f[0].host_port == 80 && f[0].guest_port == 8080);
+	assert_memory_equal(&f[1].host, &in6addr_loopback, 16);
+	inet_pton(AF_INET6, "fd00::15", &a);
+	assert_memory_equal(&f[1].guest, &a, 16);
+	inet_pton(AF_INET6, "2001:db8::1", &a);
+	assert_memory_equal(&f[2].host, &a, 16);
+	assert_true(f[2].host_port == 1 && f[2].guest_port == 2);
+}
+
 static void test_user(void **state)
 {
 	struct net_config c = good(
@@ -47,11 +69,11 @@ static void test_user(void **state)
 
 	inet_pton(AF_INET, "10.0.2.16", &guest);
 	assert_int_equal(c.user.nforwards, 2);
-	assert_true(!c.user.forward[0].udp && c.user.forward[0].host.s_addr == htonl(INADDR_LOOPBACK));
+	assert_true(!c.user.forward[0].udp && c.user.forward[0].host.in4.s_addr == htonl(INADDR_LOOPBACK));
 	assert_true(c.user.forward[0].host_port == 2222 && c.user.forward[0].guest_port == 22);
-	assert_int_equal(c.user.forward[0].guest.s_addr, 0);
-	assert_true(c.user.forward[1].udp && c.user.forward[1].host.s_addr == 0);
-	assert_true(c.user.forward[1].guest.s_addr == guest.s_addr && c.user.forward[1].guest_port == 5353);
+	assert_int_equal(c.user.forward[0].guest.in4.s_addr, 0);
+	assert_true(c.user.forward[1].udp && c.user.forward[1].host.in4.s_addr == 0);
+	assert_true(c.user.forward[1].guest.in4.s_addr == guest.s_addr && c.user.forward[1].guest_port == 5353);
 	assert_true(c.user.mtu == 1400 && c.user.egress.hostlo && c.user.egress.listed && c.user.egress.nrules == 2);
 	assert_string_equal(c.user.hostname, "a.b");
 	assert_string_equal(c.user.dns, "192.0.2.1");
@@ -118,6 +140,14 @@ static void test_refused(void **state)
 		{ "tap,fd=5,if=tap0", "fd= is an interface as it is" },
 		{ "tap,fd=5,queues=2", "fd= is an interface as it is" },
 		{ "passt,restrict", "no option 'restrict'" },
+		{ "user,hostfwd=tcp:::1:22-22", "IPv6 as in [::1]:80" },
+		{ "user,hostfwd=tcp:[::1:22-22", "not tcp|udp" },
+		{ "user,hostfwd=tcp:[]:22-22", "not tcp|udp" },
+		{ "user,hostfwd=tcp:[1.2.3.4]:22-22", "not tcp|udp" },
+		{ "user,hostfwd=tcp:[::1]-22", "not tcp|udp" },
+		{ "user,hostfwd=tcp:[::1]:22-10.0.2.15:22", "between IPv4 and IPv6" },
+		{ "user,hostfwd=tcp:0.0.0.0:22-[fd00::15]:22", "between IPv4 and IPv6" },
+		{ "passt,hostfwd=tcp:[::1]:1-2", "IPv4 only" },
 		{ "passt,hostfwd=tcp:1-10.0.2.9:2", "by a port alone" },
 		{ "virtio,if=tap0", "no option 'if'" },
 	};
@@ -173,8 +203,9 @@ static void test_mac(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_kinds),   cmocka_unit_test(test_user), cmocka_unit_test(test_tap),
-		cmocka_unit_test(test_refused), cmocka_unit_test(test_many), cmocka_unit_test(test_mac),
+		cmocka_unit_test(test_kinds), cmocka_unit_test(test_user),    cmocka_unit_test(test_forward6),
+		cmocka_unit_test(test_tap),   cmocka_unit_test(test_refused), cmocka_unit_test(test_many),
+		cmocka_unit_test(test_mac),
 	};
 
 	/* Without libslirp there is nothing to say about its options. */

@@ -28,6 +28,7 @@ struct gate {
 	bool open;
 };
 
+static struct loop *turned;
 static struct gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static void pass(void *arg)
@@ -278,6 +279,58 @@ static void test_reset(void **state)
 	p9fix_free(f);
 }
 
+static void on_turned(struct loop_task *t)
+{
+	(void)t;
+	loop_quit(turned);
+}
+
+static void turn(struct loop *l)
+{
+	struct loop_task t = { .cb = on_turned };
+
+	turned = l;
+	loop_post(l, &t);
+	assert_int_equal(loop_run(l), 0);
+}
+
+/* What a worker has done while the server is held is told afterwards; what never comes is not waited for. */
+static void test_hold(void **state)
+{
+	struct p9fix *f = setup();
+	struct p9c *c = &f->c;
+	struct p9c_req *read, *flushed, *flush;
+
+	gate_hold(2);
+	read = p9c_send(c, P9_TREAD, "uqu", 1u, (uint64_t)0, 10u);
+	flushed = p9c_send(c, P9_TREAD, "uqu", 1u, (uint64_t)0, 10u);
+	gate_wait(2);
+	flush = p9c_send(c, P9_TFLUSH, "h", (unsigned)flushed->tag);
+	p9_hold(f->p9, true);
+	gate_open();
+	gate_wait(0);
+	for (unsigned i = 0; i < 100; i++) {
+		turn(f->c.loop);
+		sched_yield();
+	}
+	assert_false(read->done || flushed->done || flush->done);
+	p9_hold(f->p9, false);
+	assert_int_equal(p9c_wait(read), 0);
+	assert_int_equal(p9c_wait(flush), 0);
+	assert_int_equal(p9c_wait(flushed), -ECANCELED);
+	gate_hold(1);
+	read = p9c_send(c, P9_TREAD, "uqu", 1u, (uint64_t)0, 10u);
+	gate_wait(1);
+	p9_hold(f->p9, true);
+	p9_reset(f->p9);
+	gate_open();
+	p9_hold(f->p9, false);
+	assert_int_equal(p9c_start(c, 8192, ROOT, 0), 0);
+	assert_false(read->done);
+	p9c_free(read);
+	p9fix_free(f);
+}
+
 /* The server goes, and its loop, while a worker hangs; what that holds goes with it. */
 static void test_gone(void **state)
 {
@@ -352,8 +405,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all),   cmocka_unit_test(test_flush), cmocka_unit_test(test_crowd),
 		cmocka_unit_test(test_clunk), cmocka_unit_test(test_tags),  cmocka_unit_test(test_version),
-		cmocka_unit_test(test_reset), cmocka_unit_test(test_gone),  cmocka_unit_test(test_slow),
-		cmocka_unit_test(test_bound),
+		cmocka_unit_test(test_reset), cmocka_unit_test(test_hold),  cmocka_unit_test(test_gone),
+		cmocka_unit_test(test_slow),  cmocka_unit_test(test_bound),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -130,6 +130,36 @@ static void test_reopen(void **state)
 	finish(&f, path);
 }
 
+/* The host gets the space of a discard back though nothing more is asked of the image than the flush. */
+static void test_space_comes_back(void **state)
+{
+	struct image_create c = { .format = BLK_QCOW2, .qcow2 = qcow2_create_default, .size = 8 * MIB };
+	uint8_t *data = malloc(8 * MIB);
+	char path[BLKFIX_PATH];
+	struct blk *b;
+	struct err err;
+
+	assert_non_null(data);
+	blkfix_make(path, 0, 0);
+	assert_int_equal(image_create(path, &c, &err), 0);
+	b = blkfix_open(path, &(struct blk_options){ .format = BLK_QCOW2 });
+	blkfix_fill(data, 8 * MIB, 0, 1);
+	assert_int_equal(blk_do(b, BLK_WRITE, 0, 0, data, 8 * MIB), 0);
+	assert_int_equal(blk_do(b, BLK_FLUSH, 0, 0, NULL, 0), 0);
+	assert_true(blkfix_allocated(path) > 8 * MIB);
+	assert_int_equal(blk_do(b, BLK_DISCARD, 0, 2 * MIB, NULL, 6 * MIB), 0);
+	assert_int_equal(blk_do(b, BLK_FLUSH, 0, 0, NULL, 0), 0);
+	while (blkfix_allocated(path) > 3 * MIB) /* nobody tells; the test's own time limit is that of this */
+		usleep(1000);
+	assert_int_equal(blk_do(b, BLK_READ, 0, 0, data, 8 * MIB), 0);
+	assert_true(blkfix_is(data, 2 * MIB, 0, 1));
+	for (size_t i = 2 * MIB; i < 8 * MIB; i++)
+		assert_int_equal(data[i], 0);
+	blk_close(b);
+	free(data);
+	blkfix_rm(path);
+}
+
 /* Reads that come in pieces, also those that fill a new cluster up. */
 static void test_short_reads(void **state)
 {
@@ -167,9 +197,8 @@ static void test_short_reads(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_one_loop),
-		cmocka_unit_test(test_many_loops),
-		cmocka_unit_test(test_reopen),
+		cmocka_unit_test(test_one_loop),    cmocka_unit_test(test_many_loops),
+		cmocka_unit_test(test_reopen),      cmocka_unit_test(test_space_comes_back),
 		cmocka_unit_test(test_short_reads),
 	};
 

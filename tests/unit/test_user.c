@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/virtio_net.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -202,6 +203,7 @@ struct guest {
 	bool late, (*is_it)(struct guest *g);
 	uint8_t frame[NIC_HDR + NIC_MAX_FRAME]; /* the last one received, from its Ethernet header on */
 	size_t len;
+	uint8_t flags; /* that the header is to have */
 };
 
 static void on_frame(void *dev, unsigned pair)
@@ -214,7 +216,7 @@ static void on_frame(void *dev, unsigned pair)
 	if (n < 0)
 		return;
 	for (unsigned i = 0; i < sizeof(hdr); i++)
-		assert_int_equal(hdr[i], 0);
+		assert_int_equal(hdr[i], i ? 0 : g->flags);
 	g->len = (size_t)n - sizeof(hdr);
 	if (g->is_it(g))
 		loop_quit(g->loop);
@@ -472,9 +474,58 @@ static void test_tcp_refused(void **state)
 	close(fd);
 }
 
+static bool is_reset(struct guest *g)
+{
+	return g->frame[23] == 6 && g->frame[PKT_IP4 + 13] == 20;
+}
+
+static bool is_prohibited(struct guest *g)
+{
+	return g->frame[23] == 1 && g->frame[PKT_IP4] == 3 && g->frame[PKT_IP4 + 1] == 13;
+}
+
+/* What is not on the list is refused at once, by us. */
+static void test_prohibited(void **state)
+{
+	static const uint8_t gateway[6] = { 0x52, 0x55, 10, 0, 2, 2 };
+	struct user_config cfg = config();
+	struct guest *g;
+	uint8_t f[PKT_MAX];
+	size_t len;
+
+	cfg.egress.listed = true;
+	g = guest_new(&cfg);
+	len = pkt_tcp4(f, "192.0.2.1", 5000, 80, 1, 0, 2);
+	memcpy(f, gateway, sizeof(gateway));
+	send_frame(g, f, len);
+	wait_frame(g, is_reset);
+	assert_memory_equal(g->frame, PKT_GUEST, 6);
+	len = pkt_udp4(f, "192.0.2.1", 5000, 53, "ask", 3);
+	memcpy(f, gateway, sizeof(gateway));
+	send_frame(g, f, len);
+	wait_frame(g, is_prohibited);
+	guest_free(g);
+}
+
 static bool is_syn(struct guest *g)
 {
 	return g->frame[23] == 6 && (g->frame[PKT_IP4 + 13] & 18) == 2;
+}
+
+/* A driver that takes our word for checksums gets it. */
+static void test_valid(void **state)
+{
+	struct user_config cfg = config();
+	struct guest *g = guest_new(&cfg);
+
+	ping(g);
+	assert_int_equal(nic_set_offloads(g->nic, NIC_CSUM), 0);
+	g->flags = VIRTIO_NET_HDR_F_DATA_VALID;
+	ping(g);
+	assert_int_equal(nic_set_offloads(g->nic, 0), 0);
+	g->flags = 0;
+	ping(g);
+	guest_free(g);
 }
 
 static bool is_datagram(struct guest *g)
@@ -498,10 +549,14 @@ static void test_forward(void **state)
 	close(udp);
 	cfg.restricted = true;
 	cfg.nforwards = 2;
-	cfg.forward[0] = (struct user_forward){ .host = loopback(), .host_port = (uint16_t)tcp_port, .guest_port = 22 };
-	cfg.forward[1] = (struct user_forward){
-		.udp = true, .host = loopback(), .host_port = (uint16_t)udp_port, .guest_port = 53
+	cfg.forward[0] = (struct user_forward){
+		.family = AF_INET, .host.in4 = loopback(), .host_port = (uint16_t)tcp_port, .guest_port = 22
 	};
+	cfg.forward[1] = (struct user_forward){ .udp = true,
+		                                .family = AF_INET,
+		                                .host.in4 = loopback(),
+		                                .host_port = (uint16_t)udp_port,
+		                                .guest_port = 53 };
 	g = guest_new(&cfg);
 	udp = socket(AF_INET, SOCK_DGRAM, 0);
 	sa.sin_port = htons((uint16_t)udp_port);
@@ -525,6 +580,108 @@ static void test_forward(void **state)
 	guest_free(g);
 }
 
+static bool is_ip6(struct guest *g, unsigned proto)
+{
+	return pkt_get16(g->frame + 12) == 0x86dd && g->frame[20] == proto;
+}
+
+static bool is_syn6(struct guest *g)
+{
+	return is_ip6(g, 6) && (g->frame[PKT_IP6 + 13] & 18) == 2;
+}
+
+static bool is_datagram6(struct guest *g)
+{
+	return is_ip6(g, 17) && pkt_get16(g->frame + PKT_IP6 + 2) == 53;
+}
+
+/* Tells libslirp who has fd00::15, by asking who has fd00::2. */
+static void solicit(struct guest *g)
+{
+	uint8_t f[PKT_MAX], *icmp = pkt_ip6(f, NULL, "ff02::1:ff00:2", 58, 32);
+
+	f[21] = 255;
+	icmp[0] = 135;
+	inet_pton(AF_INET6, "fd00::2", icmp + 8);
+	icmp[24] = icmp[25] = 1;
+	memcpy(icmp + 26, PKT_GUEST, 6);
+	pkt_put16(icmp + 2, ~pkt_sum(icmp, 32, pkt_sum(f + 22, 32, 58 + 32)));
+	send_frame(g, f, PKT_IP6 + 32);
+}
+
+static bool is_advertisement(struct guest *g)
+{
+	return is_ip6(g, 58) && g->frame[PKT_IP6] == 136;
+}
+
+static bool has_ip6(void)
+{
+	struct sockaddr_in6 sa = { .sin6_family = AF_INET6, .sin6_addr = in6addr_loopback };
+	int fd = socket(AF_INET6, SOCK_DGRAM, 0);
+	bool has = fd >= 0 && !bind(fd, (struct sockaddr *)&sa, sizeof(sa));
+
+	if (fd >= 0)
+		close(fd);
+	return has;
+}
+
+/* Two forwards from ports of ::1: to the guest wherever it is, and to an address; the same ports of IPv4 lead
+ * elsewhere. */
+static void test_forward6(void **state)
+{
+	struct user_config cfg = config();
+	struct sockaddr_in6 sa = { .sin6_family = AF_INET6, .sin6_addr = in6addr_loopback };
+	unsigned tcp_port, udp_port;
+	int tcp = host_socket(SOCK_STREAM, &tcp_port), udp = host_socket(SOCK_DGRAM, &udp_port), fd;
+	char host[INET6_ADDRSTRLEN];
+	struct guest *g;
+	uint8_t f[PKT_MAX];
+	uint32_t seq;
+	struct pollfd p = { .events = POLLIN | POLLHUP };
+
+	if (!has_ip6()) {
+		print_message("no IPv6 on this host\n");
+		skip();
+	}
+	cfg.nforwards = 2;
+	cfg.forward[0] = (struct user_forward){
+		.family = AF_INET6, .host.in6 = in6addr_any, .host_port = (uint16_t)tcp_port, .guest_port = 22
+	};
+	cfg.forward[1] = (struct user_forward){ .udp = true,
+		                                .family = AF_INET6,
+		                                .host.in6 = in6addr_loopback,
+		                                .host_port = (uint16_t)udp_port,
+		                                .guest_port = 53 };
+	inet_pton(AF_INET6, "fd00::15", &cfg.forward[1].guest);
+	g = guest_new(&cfg);
+	solicit(g);
+	wait_frame(g, is_advertisement);
+	close(tcp); /* they were no obstacle */
+	close(udp);
+	udp = socket(AF_INET6, SOCK_DGRAM, 0);
+	sa.sin6_port = htons((uint16_t)udp_port);
+	assert_int_equal(sendto(udp, "ask", 3, 0, (struct sockaddr *)&sa, sizeof(sa)), 3);
+	wait_frame(g, is_datagram6);
+	assert_memory_equal(g->frame + 38, &cfg.forward[1].guest, 16);
+	assert_memory_equal(g->frame + PKT_IP6 + 8, "ask", 3);
+
+	fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	sa.sin6_port = htons((uint16_t)tcp_port);
+	assert_true(fd >= 0 && (!connect(fd, (struct sockaddr *)&sa, sizeof(sa)) || errno == EINPROGRESS));
+	wait_frame(g, is_syn6);
+	assert_int_equal(pkt_get16(g->frame + PKT_IP6 + 2), 22);
+	assert_memory_equal(g->frame + 38, &cfg.forward[1].guest, 16);
+	memcpy(&seq, g->frame + PKT_IP6 + 4, 4);
+	inet_ntop(AF_INET6, g->frame + 22, host, sizeof(host));
+	send_frame(g, f, pkt_tcp6(f, host, 22, pkt_get16(g->frame + PKT_IP6), 0, ntohl(seq) + 1, 20));
+	p.fd = fd;
+	assert_int_equal(poll(&p, 1, 20000), 1);
+	assert_true(recv(fd, f, 1, 0) <= 0);
+	close(fd);
+	close(udp);
+	guest_free(g);
+}
+
 static void test_forward_taken(void **state)
 {
 	struct user_config cfg = config();
@@ -535,7 +692,9 @@ static void test_forward_taken(void **state)
 
 	assert_int_equal(listen(fd, 1), 0);
 	cfg.nforwards = 1;
-	cfg.forward[0] = (struct user_forward){ .host = loopback(), .host_port = (uint16_t)port, .guest_port = 22 };
+	cfg.forward[0] = (struct user_forward){
+		.family = AF_INET, .host.in4 = loopback(), .host_port = (uint16_t)port, .guest_port = 22
+	};
 	assert_true(user_new(&cfg, &nic, &err) < 0);
 	assert_non_null(strstr(err.msg, "hostfwd: cannot listen on 127.0.0.1:"));
 	close(fd);
@@ -589,8 +748,9 @@ int main(void)
 	const struct CMUnitTest slirp[] = {
 		cmocka_unit_test(test_dhcp),          cmocka_unit_test(test_hostlo),
 		cmocka_unit_test(test_udp_both_ways), cmocka_unit_test(test_tcp_refused),
-		cmocka_unit_test(test_forward),       cmocka_unit_test(test_forward_taken),
-		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_prohibited),    cmocka_unit_test(test_forward),
+		cmocka_unit_test(test_forward6),      cmocka_unit_test(test_forward_taken),
+		cmocka_unit_test(test_full),          cmocka_unit_test(test_valid),
 	};
 	int failed = cmocka_run_group_tests(plain, NULL, NULL);
 

@@ -56,7 +56,7 @@ struct echo_queue {
 	struct chain held[QUEUE_SIZE];
 	struct iovec iov[QUEUE_SIZE][PIECES];
 	unsigned nheld;
-	bool stopping;
+	bool stopping, pausing;
 	atomic_uint served, starts, stops;
 	atomic_bool inside; /* of on_later() */
 };
@@ -91,6 +91,10 @@ static void release(struct echo_queue *q)
 	while (q->nheld)
 		answer(d, q->index, &q->held[--q->nheld]);
 	virtio_flush(d, q->index);
+	if (q->pausing) {
+		q->pausing = false;
+		virtio_queue_paused(d, q->index);
+	}
 	if (q->stopping) {
 		q->stopping = false;
 		virtio_queue_stopped(d, q->index);
@@ -129,6 +133,7 @@ static void echo_kick(struct virtio_dev *d, unsigned index)
 	struct iovec iov[PIECES];
 
 	assert_true(loop_here(d->queue[index].home));
+	q->pausing = false;
 	if (q->e->how == AT_ONCE) {
 		virtio_serve(d, index, iov, PIECES, answer);
 		return;
@@ -143,6 +148,16 @@ static void echo_start(struct virtio_dev *d, unsigned index)
 	assert_non_null(d->queue[index].ring);
 	assert_int_equal(virtq_inflight(d->queue[index].ring), 0);
 	atomic_fetch_add(&of_dev(d)->q[index].starts, 1);
+}
+
+static void echo_pause(struct virtio_dev *d, unsigned index)
+{
+	struct echo_queue *q = &of_dev(d)->q[index];
+
+	assert_true(loop_here(d->queue[index].home));
+	q->pausing = q->nheld;
+	if (!q->pausing)
+		virtio_queue_paused(d, index);
 }
 
 static void echo_stop(struct virtio_dev *d, unsigned index)
@@ -174,6 +189,7 @@ static const struct virtio_class echo_class = {
 	.config_len = CONFIG,
 	.queue_start = echo_start,
 	.kick = echo_kick,
+	.queue_pause = echo_pause,
 	.queue_stop = echo_stop,
 	.config_write = echo_config,
 };
@@ -799,7 +815,7 @@ static void test_dev_stop(void **state)
 	check_clear(f);
 	start(f, RING_RESET);
 	talk(f, 0, 10);
-	virtio_pause(f->d);
+	fakedev_pause(&f->drv);
 	virtio_dev_stop(f->d);
 	check_clear(f);
 	virtio_resume(f->d);
@@ -819,7 +835,7 @@ static void test_pause(void **state)
 		for (unsigned round = 0; round < 10; round++) {
 			unsigned served = f->e.q[0].served;
 
-			virtio_pause(f->d);
+			fakedev_pause(&f->drv);
 			assert_true(add_echo(f, 0));
 			fakedev_publish(&f->drv, 0);
 			fakedev_kick(&f->drv, 0);
@@ -832,7 +848,7 @@ static void test_pause(void **state)
 			collect(f, 0);
 			talk(f, 0, 3);
 		}
-		virtio_pause(f->d);
+		fakedev_pause(&f->drv);
 		assert_true(fakedev_queue_reset(&f->drv, 0));
 		fakedev_queue(&f->drv, 0, 8);
 		forget(f, 0);
@@ -844,6 +860,39 @@ static void test_pause(void **state)
 		fakedev_turn(&f->drv);
 		collect(f, 0);
 		assert_int_equal(f->got[0], 1);
+		teardown(f);
+	}
+}
+
+/* What is in flight on our own loop cannot end while we wait; given up and tried again, it does no harm. */
+static void test_pause_given_up(void **state)
+{
+	for (unsigned m = 0; m < LEN(modes); m++) {
+		struct fixture *f = setup();
+
+		start(f, modes[m] | RING_RESET);
+		f->e.how = HOLD;
+		assert_true(add_echo(f, 0));
+		fakedev_publish(&f->drv, 0);
+		for (unsigned i = 0; i < 3; i++) {
+			assert_int_equal(virtio_pause(f->d, 0), -EBUSY);
+			virtio_resume(f->d);
+			fakedev_turn(&f->drv);
+		}
+		assert_int_equal(virtio_pause(f->d, 0), -EBUSY);
+		release(&f->e.q[0]);
+		assert_int_equal(virtio_pause(f->d, 0), 0);
+		virtio_resume(f->d);
+		collect(f, 0);
+		assert_true(add_echo(f, 0));
+		fakedev_publish(&f->drv, 0);
+		assert_int_equal(virtio_pause(f->d, 0), -EBUSY);
+		virtio_reg_set_status(f->d, 0);
+		fakedev_turn(&f->drv);
+		assert_int_equal(virtio_pause(f->d, 0), -EBUSY); /* stopping is not at rest either */
+		release(&f->e.q[0]);
+		assert_int_equal(virtio_pause(f->d, 0), 0);
+		virtio_resume(f->d);
 		teardown(f);
 	}
 }
@@ -877,7 +926,7 @@ static void test_needs_reset_once(void **state)
 				fakedev_kick(&f->drv, 0);
 			talk(f, 1, 10);
 			break_ring(f, 1);
-			virtio_pause(f->d);
+			fakedev_pause(&f->drv);
 			virtio_resume(f->d);
 			fakedev_kick(&f->drv, 1);
 			virtio_broken(f->d, "it does not %s", "stop");
@@ -1137,7 +1186,7 @@ static void wait_progress(struct rig *r, unsigned n)
 	}
 }
 
-/* Nothing is popped while paused. LATER may still answer what it holds: it has been taken before. */
+/* Nothing is popped while paused, and nothing answered. */
 static void check_at_rest(struct rig *r)
 {
 	unsigned before[LOOPS];
@@ -1146,8 +1195,10 @@ static void check_at_rest(struct rig *r)
 		before[i] = r->f->e.q[i].served;
 	for (unsigned n = 0; n < 20; n++)
 		sched_yield();
-	for (unsigned i = 0; i < LOOPS && r->f->e.how == AT_ONCE; i++)
+	for (unsigned i = 0; i < LOOPS; i++) {
 		assert_int_equal(r->f->e.q[i].served, before[i]);
+		assert_int_equal(r->f->e.q[i].nheld, 0);
+	}
 }
 
 static void test_pause_under_load(void **state)
@@ -1162,7 +1213,7 @@ static void test_pause_under_load(void **state)
 			start_drivers(&r, arg, modes[m]);
 			for (unsigned round = 0; round < 50; round++) {
 				wait_progress(&r, 10);
-				virtio_pause(r.f->d);
+				fakedev_pause(&r.f->drv);
 				check_at_rest(&r);
 				virtio_resume(r.f->d);
 			}
@@ -1184,7 +1235,7 @@ static void test_stop_under_load(void **state)
 		start_drivers(&r, arg, modes[round % 4]);
 		wait_progress(&r, round % 3 * 20);
 		if (round % 3 == 2)
-			virtio_pause(r.f->d);
+			fakedev_pause(&r.f->drv);
 		virtio_dev_stop(r.f->d);
 		check_clear(r.f);
 		for (unsigned i = 0; i < LOOPS; i++) {
@@ -1299,6 +1350,7 @@ int main(void)
 		cmocka_unit_test(test_reset_before_start),
 		cmocka_unit_test(test_dev_stop),
 		cmocka_unit_test(test_pause),
+		cmocka_unit_test(test_pause_given_up),
 		cmocka_unit_test(test_needs_reset_once),
 		cmocka_unit_test(test_broken_in_flight),
 		cmocka_unit_test(test_broken_before_driver_ok),

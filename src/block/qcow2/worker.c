@@ -19,6 +19,9 @@
  *	         be empty; arenas double in size as they are used up
  *	commit   for all flushes that wait: one commit serves those that came
  *	         before it began. Also when it is overdue
+ *	reap     clusters that a commit has unlinked, as soon as nobody can be
+ *	         using them: their space goes back to the host also when
+ *	         nothing more is asked of the image
  *
  * It alone changes the L1 table, refcounts and the length of the file, so none
  * of these needs a lock. It is the only one that waits for a disk, and nobody
@@ -26,6 +29,7 @@
  */
 
 #define COMMIT_AFTER   5000000000ull /* ns after the first change that no flush asked for */
+#define REAP_AFTER     200000000ull  /* ns until it is looked again whether clusters are free by now */
 #define DIRTY_MAX      (16u << 20)   /* bytes of dirty slices that are not waited with */
 #define ARENA_FIRST    (1ull << 20)  /* bytes */
 #define ARENA_MAX      (64ull << 20)
@@ -246,14 +250,21 @@ static bool commit_due(struct qcow2 *im)
 	return im->dirty_since && clock_ns() >= im->dirty_since + COMMIT_AFTER;
 }
 
-/* Under the lock: until there is something to do. */
-static void wait_for_work(struct qcow2 *im)
+static bool in_limbo(const struct qcow2 *im)
 {
-	while (!im->quit && !im->to_prepare && !im->refill && !commit_due(im)) {
-		uint64_t at = im->dirty_since + COMMIT_AFTER;
-		struct timespec ts = { .tv_sec = (time_t)(at / 1000000000u), .tv_nsec = (long)(at % 1000000000u) };
+	return im->limbo[0].n || im->limbo[1].n;
+}
 
-		if (im->dirty_since)
+/* Under the lock: until there is something to do, or @at if that is not 0. */
+static void wait_for_work(struct qcow2 *im, uint64_t at)
+{
+	while (!im->quit && !im->to_prepare && !im->refill && !commit_due(im) && !(at && clock_ns() >= at)) {
+		uint64_t due = im->dirty_since ? im->dirty_since + COMMIT_AFTER : 0;
+		uint64_t until = at && (!due || at < due) ? at : due;
+		struct timespec ts = { .tv_sec = (time_t)(until / 1000000000u),
+			               .tv_nsec = (long)(until % 1000000000u) };
+
+		if (until)
 			pthread_cond_timedwait(&im->more, &im->lock, &ts);
 		else
 			pthread_cond_wait(&im->more, &im->lock);
@@ -291,7 +302,7 @@ static void *metadata_thread(void *arg)
 		struct request *to_prepare, *to_commit;
 		bool fill, due;
 
-		wait_for_work(im);
+		wait_for_work(im, in_limbo(im) ? clock_ns() + REAP_AFTER : 0);
 		if (im->quit)
 			break;
 		due = commit_due(im);
@@ -300,6 +311,7 @@ static void *metadata_thread(void *arg)
 		to_commit = take(&im->to_commit, &im->to_commit_end);
 		pthread_mutex_unlock(&im->lock);
 		work(im, to_prepare, to_commit, fill, due);
+		qcow2_reap(im);
 		pthread_mutex_lock(&im->lock);
 	}
 	pthread_mutex_unlock(&im->lock);
@@ -385,7 +397,7 @@ static int write_back(struct qcow2 *im)
 
 	if (error)
 		return error;
-	while (im->limbo[0].n || im->limbo[1].n)
+	while (in_limbo(im))
 		qcow2_reap(im); /* no request is left */
 	arena_return(im, &im->arena);
 	arena_return(im, &im->spare);

@@ -73,6 +73,12 @@ int root_mount(const struct plan *p);    /* on NEW_ROOT. Returns 0 or -errno, sa
 int root_switch(void);                   /* makes NEW_ROOT the root and empties the initramfs. 0 or -errno, said */
 void root_exec(char *init, char **argv); /* becomes the real init; returns only when there is none, said */
 
+/*
+ * getty.c: systemd opens a serial line for logins when udev has announced it. In a root without udev (a container's)
+ * nobody ever would, so there, for this boot, the console gets its login as systemd has it in containers.
+ */
+void getty_without_udev(void);
+
 /* run.c: runs @argv (@argv[0] looked up in PATH) on the console until it ends. */
 enum run_end { RUN_ENDED, RUN_POWEROFF, RUN_REBOOT };
 

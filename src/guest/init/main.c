@@ -146,10 +146,12 @@ static void finish(const struct plan *p, char **argv)
 	case THEN_POWEROFF: machine_end(false);
 	case THEN_REBOOT: machine_end(true);
 	case THEN_SWITCH_ROOT:
-		if (!p->root.source)
+		if (!p->root.source) {
 			say("nothing to switch to: neither the orders nor root= names a root");
-		else
+		} else {
+			getty_without_udev();
 			root_exec(p->init, argv);
+		}
 		break;
 	default: run(p);
 	}
