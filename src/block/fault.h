@@ -15,7 +15,9 @@
  *   OP     only operations of this kind count: read, write, flush (all)
  *
  * Only what comes through the queues of a loop counts, not what opening and
- * closing do.
+ * closing do. A device makes one operation of requests that follow each other
+ * (block/merge.h) and tries them apart if that fails: a fault that happens once
+ * may then be none for the guest.
  *
  * "eio@3:flush,slow@1+:write=20": the third fdatasync fails, and every write is
  * late by 20 ms. Zeroes and discards are writes. Flushes are counted below

@@ -4,6 +4,7 @@
 #include "base/container_of.h"
 #include "base/iov.h"
 #include "base/log.h"
+#include "block/merge.h"
 
 #include <assert.h>
 #include <endian.h>
@@ -27,6 +28,9 @@
  * host's page cache ends at once, and the driver is to see it, and make the next
  * requests, while we work on the next batch. What else ends in one turn of the
  * loop is published at the end of it, together, with one interrupt.
+ *
+ * Reads and writes that follow each other become one (block/merge.h). Such a run
+ * goes on from one batch to the next, but not into the loop's sleep.
  *
  * The image has one end (struct blk_queue) for each ring, opened when the ring
  * starts, on its home loop. A ring that is to stop is let go when that is idle,
@@ -67,14 +71,15 @@ struct slot {
 };
 
 struct vblk_queue {
-	struct vblk *v;        /* [c] */
-	unsigned index;        /* [c] */
-	struct slot *slots;    /* [c] RING_SIZE */
-	struct iovec *copies;  /* [c] MAX_PIECES for each slot, or NULL: nothing is ever tried again */
-	struct blk_queue *blk; /* [l] NULL while the ring is off */
-	struct slot *free;     /* [l] */
-	unsigned nfresh;       /* [l] slots that were never used, from there on */
-	struct slot *parked;   /* [l] */
+	struct vblk *v;          /* [c] */
+	unsigned index;          /* [c] */
+	struct slot *slots;      /* [c] RING_SIZE */
+	struct iovec *copies;    /* [c] MAX_PIECES for each slot, or NULL: nothing is ever tried again */
+	struct blk_merge *merge; /* [c] */
+	struct blk_queue *blk;   /* [l] NULL while the ring is off */
+	struct slot *free;       /* [l] */
+	unsigned nfresh;         /* [l] slots that were never used, from there on */
+	struct slot *parked;     /* [l] */
 	struct loop_later publish, again;
 };
 
@@ -222,11 +227,12 @@ static void transfer(struct slot *s, enum blk_op op, uint64_t sector)
 		r->niov = c->nout;
 		iov_skip(&r->iov, &r->niov, sizeof(struct virtio_blk_outhdr));
 	}
-	submit(s);
+	blk_merge_add(s->q->merge, s->q->blk, r);
 }
 
 static void flush(struct slot *s)
 {
+	blk_merge_end(s->q->merge); /* in the driver's order, though no one may count on it */
 	s->req.op = BLK_FLUSH;
 	s->req.off = s->req.len = 0;
 	submit(s);
@@ -400,9 +406,11 @@ static void take_requests(struct vblk_queue *q)
 	do {
 		virtq_disarm(vq->ring);
 		if (pop_batch(q)) {
+			blk_merge_soon(q->merge);
 			loop_later(vq->home, &q->again);
 			return;
 		}
+		blk_merge_end(q->merge);
 	} while (!vq->broken && virtq_rearm(vq->ring));
 }
 
@@ -415,6 +423,8 @@ static void on_again(struct loop_later *t)
 	virtio_flush(&q->v->dev, q->index);
 	if (vq->listening && !vq->broken)
 		take_requests(q);
+	else
+		blk_merge_end(q->merge);
 }
 
 static void vblk_kick(struct virtio_dev *d, unsigned index)
@@ -464,6 +474,7 @@ static void vblk_queue_pause(struct virtio_dev *d, unsigned index)
 {
 	struct vblk_queue *q = &vblk_of(d)->queue[index];
 
+	blk_merge_end(q->merge);
 	if (!q->blk)
 		virtio_queue_paused(d, index);
 	else if (!blk_queue_inflight(q->blk))
@@ -493,6 +504,7 @@ static void vblk_queue_stop(struct virtio_dev *d, unsigned index)
 	struct vblk_queue *q = &vblk_of(d)->queue[index];
 
 	loop_later_del(d->queue[index].home, &q->again);
+	blk_merge_end(q->merge);
 	if (q->blk)
 		wait_idle(q, on_idle);
 	else
@@ -607,7 +619,8 @@ static int init_queue(struct vblk *v, unsigned i, struct err *err)
 	q->slots = calloc(RING_SIZE, sizeof(*q->slots));
 	if (v->cfg.failed)
 		q->copies = calloc(RING_SIZE, sizeof(*q->copies) * MAX_PIECES);
-	return q->slots && (q->copies || !v->cfg.failed) ? 0 : err_set(err, -ENOMEM, "out of memory");
+	q->merge = blk_merge_new();
+	return q->slots && q->merge && (q->copies || !v->cfg.failed) ? 0 : err_set(err, -ENOMEM, "out of memory");
 }
 
 int vblk_new(const struct vblk_config *cfg, const struct gmem *mem, struct vblk **out, struct err *err)
@@ -652,6 +665,7 @@ void vblk_free(struct vblk *v)
 	for (unsigned i = 0; i < VBLK_MAX_QUEUES; i++) {
 		free(v->queue[i].slots);
 		free(v->queue[i].copies);
+		blk_merge_free(v->queue[i].merge);
 	}
 	free(v);
 }

@@ -4,23 +4,33 @@
 #include "base/container_of.h"
 #include "base/iov.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NEED(x) ((x) ? (void)0 : (fprintf(stderr, "fakeblk: %s\n", #x), abort()))
 
+static int error_of(const struct fakeblk *f, const struct blk_req *r)
+{
+	if (f->nbad && r->op != BLK_FLUSH && r->off < f->bad + f->nbad && r->off + r->len > f->bad)
+		return -EIO;
+	return f->error;
+}
+
 static void finish(struct fakeblk *f, struct blk_req *r)
 {
-	if (!f->error && r->op == BLK_READ)
+	int error = error_of(f, r);
+
+	if (!error && r->op == BLK_READ)
 		NEED(iov_put(r->iov, r->niov, 0, f->mem + r->off, r->len) == r->len);
-	else if (!f->error && r->op == BLK_WRITE)
+	else if (!error && r->op == BLK_WRITE)
 		NEED(iov_get(r->iov, r->niov, 0, f->mem + r->off, r->len) == r->len);
-	else if (!f->error && r->op != BLK_FLUSH)
+	else if (!error && r->op != BLK_FLUSH)
 		memset(f->mem + r->off, 0, r->len);
 	for (unsigned i = 0; i < r->niov; i++)
 		r->iov[i] = (struct iovec){ .iov_base = (void *)1, .iov_len = 1 }; /* garbage, as announced */
-	blk_req_end(r, f->error);
+	blk_req_end(r, error);
 }
 
 static void fake_submit(struct blk_queue *q, struct blk_req *r)

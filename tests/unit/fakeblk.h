@@ -18,6 +18,7 @@ struct fakeblk {
 	bool late; /* they are done in a later turn of the loop */
 	struct loop_task task;
 	int error;            /* what all end in, undone */
+	uint64_t bad, nbad;   /* so many bytes from there on: requests that touch them end in -EIO, undone */
 	struct blk_req *held; /* last in, first out */
 	unsigned nheld;
 	struct {

@@ -5,6 +5,7 @@
  */
 #include "base/loop_thread.h"
 #include "blkfix.h"
+#include "block/merge.h"
 #include "fakeblk.h"
 #include "fakedrv_dev.h"
 #include "fakedrv_hostile.h"
@@ -26,7 +27,7 @@
 #define LEN(a)      (sizeof(a) / sizeof(*(a)))
 #define BANK        (16ull << 20)
 #define MODES       8
-#define SIZE        (1ull << 20) /* of the disk */
+#define SIZE        (2ull << 20) /* of the disk */
 #define SECTORS     (SIZE / 512)
 #define NEEDS_RESET VIRTIO_CONFIG_S_NEEDS_RESET
 #define F(bit)      (1ull << VIRTIO_BLK_F_##bit)
@@ -501,6 +502,8 @@ static void test_errors(void **state)
 
 #define BATCH 16 /* of those that end at once, so many are told together */
 
+#define APART 2 /* sectors from one request to the next in fill_queue(): none follows another */
+
 /* A queue full of requests; answered in the opposite order, together. */
 static unsigned fill_queue(struct fixture *f, unsigned q)
 {
@@ -510,7 +513,7 @@ static unsigned fill_queue(struct fixture *f, unsigned q)
 	for (;; n++) {
 		uint8_t *at = f->p + n * 1024;
 
-		k = pieces(f, at, VIRTIO_BLK_T_OUT, n, 512, false, 1, seg);
+		k = pieces(f, at, VIRTIO_BLK_T_OUT, n * APART, 512, false, 1, seg);
 		memset(data_of(at), (int)n + 1, 512);
 		if (fakeq_add(&f->drv.q[q], seg, k, n) < 0)
 			return n;
@@ -535,13 +538,293 @@ static void test_many(void **state)
 			for (unsigned i = 0; i < n; i++) {
 				assert_true(fakedev_get(&f->drv, 0, &u) && u.len == 1);
 				assert_int_equal(f->p[u.token * 1024 + 16 + 512], VIRTIO_BLK_S_OK);
-				assert_int_equal(f->image.mem[u.token * 512], (u.token + 1) & 0xff);
+				assert_int_equal(f->image.mem[u.token * APART * 512], (u.token + 1) & 0xff);
 			}
 			irqs = f->drv.queue_irqs[0] - irqs;
 			assert_in_range(irqs, 1, f->image.hold ? 1 : (n + BATCH - 1) / BATCH);
 		}
 		teardown(f);
 	}
+}
+
+/* Requests that follow each other. Each is of @n sectors, in memory at slot_of() its number. */
+
+#define SLOT_LEN (128u << 10)
+#define MAX_REQS 24u
+#define OUT      VIRTIO_BLK_T_OUT
+#define IN       VIRTIO_BLK_T_IN
+#define FLUSH    VIRTIO_BLK_T_FLUSH
+
+struct wanted {
+	unsigned type;
+	uint64_t sector;
+	uint32_t n;
+};
+
+static uint8_t *slot_of(struct fixture *f, unsigned i)
+{
+	return f->p + (size_t)i * SLOT_LEN;
+}
+
+/* What the disk has at first, and what request @i writes. */
+static uint8_t old_byte(uint64_t sector)
+{
+	return (uint8_t)(sector * 7 + 1);
+}
+
+static uint8_t new_byte(unsigned i)
+{
+	return (uint8_t)(0x80 + i);
+}
+
+static void add_all(struct fixture *f, const struct wanted *w, unsigned n, unsigned cuts)
+{
+	struct fake_seg seg[20];
+
+	assert_true(n <= MAX_REQS);
+	for (uint64_t s = 0; s < SECTORS; s++)
+		memset(f->image.mem + s * 512, old_byte(s), 512);
+	for (unsigned i = 0; i < n; i++) {
+		uint32_t len = w[i].n * 512;
+		unsigned k = pieces(f, slot_of(f, i), w[i].type, w[i].sector, len, w[i].type == IN, cuts, seg);
+
+		memset(data_of(slot_of(f, i)), w[i].type == OUT ? new_byte(i) : 0xcc, len);
+		assert_true(fakeq_add(&f->drv.q[0], seg, k, i) >= 0);
+	}
+	f->image.nlog = 0;
+	fakedev_publish(&f->drv, 0);
+}
+
+/* All are answered, the one numbered @bad (-1: none) with an error; what they moved is right. */
+static void collect_all(struct fixture *f, const struct wanted *w, unsigned n, int bad)
+{
+	struct fake_used u;
+
+	for (unsigned i = 0; i < n; i++) {
+		assert_true(fakedev_get(&f->drv, 0, &u));
+		assert_int_equal(u.len, 1 + (w[u.token].type == IN ? w[u.token].n * 512 : 0));
+	}
+	for (unsigned i = 0; i < n; i++) {
+		const uint8_t *data = data_of(slot_of(f, i));
+		bool ok = (int)i != bad;
+
+		assert_int_equal(data[w[i].n * 512], ok ? VIRTIO_BLK_S_OK : VIRTIO_BLK_S_IOERR);
+		for (uint64_t s = 0; s < w[i].n; s++) {
+			const uint8_t *disk = f->image.mem + (w[i].sector + s) * 512;
+
+			if (w[i].type == OUT)
+				assert_int_equal(disk[511], ok ? new_byte(i) : old_byte(w[i].sector + s));
+			else
+				assert_int_equal(data[s * 512 + 511], ok ? disk[511] : 0xcc);
+		}
+	}
+	assert_false(fakeq_has_used(&f->drv.q[0]));
+}
+
+static void check_log(struct fixture *f, const struct wanted *w, unsigned n)
+{
+	static const enum blk_op ops[] = { [IN] = BLK_READ, [OUT] = BLK_WRITE, [FLUSH] = BLK_FLUSH };
+
+	assert_int_equal(f->image.nlog, n);
+	for (unsigned i = 0; i < n; i++) {
+		assert_int_equal(f->image.log[i].op, ops[w[i].type]);
+		assert_int_equal(f->image.log[i].off, w[i].sector * 512);
+		assert_int_equal(f->image.log[i].len, w[i].n * 512);
+	}
+}
+
+#define REQS 6
+
+static const struct merging {
+	struct wanted asked[REQS], seen[REQS]; /* ended by one of no sectors that is no flush */
+} merging[] = {
+	{ { { OUT, 8, 8 }, { OUT, 16, 8 }, { OUT, 24, 8 } }, { { OUT, 8, 24 } } },
+	{ { { IN, 0, 1 }, { IN, 1, 100 }, { IN, 101, 3 }, { IN, 104, 60 } }, { { IN, 0, 164 } } },
+	{ { { OUT, 0, 8 }, { OUT, 16, 8 }, { OUT, 24, 8 }, { OUT, 33, 8 } },
+	  { { OUT, 0, 8 }, { OUT, 16, 16 }, { OUT, 33, 8 } } },
+	{ { { OUT, 16, 8 }, { OUT, 8, 8 }, { OUT, 0, 8 } }, { { OUT, 16, 8 }, { OUT, 8, 8 }, { OUT, 0, 8 } } },
+	{ { { IN, 8, 8 }, { IN, 8, 8 }, { IN, 12, 8 } }, { { IN, 8, 8 }, { IN, 8, 8 }, { IN, 12, 8 } } },
+	{ { { OUT, 0, 8 }, { IN, 8, 8 }, { IN, 16, 8 }, { OUT, 24, 8 }, { OUT, 32, 8 } },
+	  { { OUT, 0, 8 }, { IN, 8, 16 }, { OUT, 24, 16 } } },
+	{ { { OUT, 0, 8 }, { OUT, 8, 8 }, { FLUSH, 0, 0 }, { OUT, 16, 8 }, { OUT, 24, 8 } },
+	  { { OUT, 0, 16 }, { FLUSH, 0, 0 }, { OUT, 16, 16 } } },
+	{ { { OUT, SECTORS - 8, 8 }, { OUT, 0, 8 } }, { { OUT, SECTORS - 8, 8 }, { OUT, 0, 8 } } },
+};
+
+static unsigned count(const struct wanted *w)
+{
+	unsigned n = 0;
+
+	while (n < REQS && (w[n].n || w[n].type == FLUSH))
+		n++;
+	return n;
+}
+
+static void test_merge(void **state)
+{
+	for (unsigned mode = 0; mode < MODES; mode++) {
+		struct fixture *f = setup();
+
+		fakedev_start(&f->drv, features(mode) | ALL, 0);
+		for (unsigned i = 0; i < LEN(merging); i++) {
+			const struct merging *m = &merging[i];
+
+			add_all(f, m->asked, count(m->asked), 1 + i % 2);
+			collect_all(f, m->asked, count(m->asked), -1);
+			check_log(f, m->seen, count(m->seen));
+		}
+		teardown(f);
+	}
+}
+
+/* No more than the image takes in pieces and bytes; a queue full of them. */
+static void test_merge_limits(void **state)
+{
+	struct fixture *f = setup();
+	struct wanted w[MAX_REQS];
+	struct fake_used u;
+	uint64_t total = 0;
+	unsigned n = 0;
+
+	fakedev_start(&f->drv, features(FAKE_INDIRECT) | ALL, 0);
+	for (unsigned i = 0; i < MAX_REQS; i++)
+		w[i] = (struct wanted){ OUT, i * 16ull, 16 };
+	add_all(f, w, 20, 16);
+	collect_all(f, w, 20, -1);
+	check_log(f, (const struct wanted[]){ { OUT, 0, 256 }, { OUT, 256, 64 } }, 2);
+	for (unsigned i = 0; i < 17; i++)
+		w[i] = (struct wanted){ IN, i * 240ull, 240 };
+	add_all(f, w, 17, 2);
+	collect_all(f, w, 17, -1);
+	assert_int_equal(f->image.nlog, 3);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(f->image.log[i].off, total);
+		assert_true(f->image.log[i].len <= BLK_MERGE_LEN);
+		total += f->image.log[i].len;
+	}
+	assert_int_equal(total, 17 * 240 * 512);
+
+	f->image.nlog = 0;
+	for (;; n++) {
+		struct fake_seg seg[20];
+		unsigned k = pieces(f, f->p + n * 1024, OUT, n, 512, false, 1, seg);
+
+		if (fakeq_add(&f->drv.q[0], seg, k, n) < 0)
+			break;
+	}
+	assert_int_equal(n, 256);
+	fakedev_publish(&f->drv, 0);
+	for (unsigned i = 0; i < n; i++)
+		assert_true(fakedev_get(&f->drv, 0, &u) && f->p[u.token * 1024 + 16 + 512] == VIRTIO_BLK_S_OK);
+	check_log(f, (const struct wanted[]){ { OUT, 0, 256 } }, 1);
+	teardown(f);
+}
+
+/* One of several fails: the others do not. */
+static void test_merge_errors(void **state)
+{
+	for (unsigned type = IN; type <= OUT; type++)
+		for (int bad = 0; bad < 5; bad++) {
+			static const uint32_t sizes[] = { 8, 1, 40, 16, 3 };
+			struct fixture *f = setup();
+			struct wanted w[5];
+			uint64_t at = 100;
+
+			fakedev_start(&f->drv, ALL, 0);
+			for (unsigned i = 0; i < 5; at += sizes[i++])
+				w[i] = (struct wanted){ type, at, sizes[i] };
+			f->image.bad = w[bad].sector * 512;
+			f->image.nbad = w[bad].n * 512;
+			add_all(f, w, 5, 1);
+			collect_all(f, w, 5, bad);
+			assert_int_equal(f->image.nlog, 6);
+			assert_int_equal(f->image.log[0].len, (at - 100) * 512);
+			teardown(f);
+		}
+}
+
+/* on-error=stop: the one that fails is kept. */
+static void test_merge_stop(void **state)
+{
+	static const struct wanted w[] = { { OUT, 0, 8 }, { OUT, 8, 8 }, { OUT, 16, 8 } };
+	struct fixture *f = setup_with(false, true, true);
+
+	fakedev_start(&f->drv, ALL, 0);
+	f->image.bad = 10 * 512ull;
+	f->image.nbad = 1;
+	add_all(f, w, LEN(w), 1);
+	fakedev_turn(&f->drv);
+	assert_int_equal(f->failed, 1);
+	assert_int_equal(f->image.mem[16 * 512], new_byte(2));
+	fakedev_pause(&f->drv);
+	f->image.nbad = 0;
+	virtio_resume(f->d);
+	collect_all(f, w, LEN(w), -1);
+	assert_int_equal(f->failed, 1);
+	teardown(f);
+}
+
+/* A pause between two batches of a run: what was taken is done before it is at rest. */
+static void test_merge_pause(void **state)
+{
+	struct fixture *f = setup();
+	struct fake_used u;
+
+	fakedev_start(&f->drv, features(FAKE_INDIRECT) | ALL, 0);
+	for (unsigned i = 0; i < BATCH + 1; i++) {
+		struct fake_seg seg[20];
+		unsigned k = pieces(f, f->p + i * 1024, OUT, i, 512, false, 1, seg);
+
+		assert_true(fakeq_add(&f->drv.q[0], seg, k, i) >= 0);
+	}
+	fakeq_expose(&f->drv.q[0]);
+	f->d->class->kick(f->d, 0); /* and nothing else of this turn */
+	assert_int_equal(f->image.nlog, 0);
+	assert_int_equal(virtio_pause(f->d, 0), -EBUSY);
+	check_log(f, (const struct wanted[]){ { OUT, 0, BATCH } }, 1);
+	fakedev_turn(&f->drv);
+	fakedev_pause(&f->drv);
+	assert_int_equal(f->image.nlog, 1);
+	virtio_resume(f->d);
+	for (unsigned i = 0; i < BATCH + 1; i++)
+		assert_true(fakedev_get(&f->drv, 0, &u) && f->p[u.token * 1024 + 16 + 512] == VIRTIO_BLK_S_OK);
+	teardown(f);
+}
+
+/* More runs than can be made one; a reset waits for them. */
+static void test_merge_in_flight(void **state)
+{
+	struct fixture *f = setup();
+	struct wanted w[MAX_REQS];
+
+	fakedev_start(&f->drv, features(FAKE_INDIRECT) | ALL, 0);
+	for (unsigned i = 0; i < MAX_REQS; i++)
+		w[i] = (struct wanted){ OUT, i / 2 * 8ull + i % 2, 1 };
+	f->image.hold = true;
+	add_all(f, w, MAX_REQS, 1);
+	assert_int_equal(f->image.nheld, MAX_REQS / 2);
+	for (unsigned i = 0; i < MAX_REQS; i++) {
+		struct fake_seg seg[20];
+		unsigned k = pieces(f, slot_of(f, i) + 1024, OUT, 1024 + w[i].sector, 512, false, 1, seg);
+
+		assert_true(fakeq_add(&f->drv.q[0], seg, k, i) >= 0);
+	}
+	fakedev_publish(&f->drv, 0);
+	assert_int_equal(f->image.nlog, 16 + 2 * (MAX_REQS - 16)); /* 16 can be on their way */
+	virtio_reg_set_status(f->d, 0);
+	for (unsigned i = 0; i < 10; i++)
+		fakedev_turn(&f->drv);
+	assert_int_not_equal(virtio_reg_status(f->d), 0);
+	fakeblk_release(&f->image);
+	assert_true(fakedev_reset(&f->drv));
+	for (unsigned i = 0; i < MAX_REQS; i++)
+		assert_int_equal(slot_of(f, i)[16 + 512], VIRTIO_BLK_S_OK);
+	f->image.hold = false;
+	fakedev_start(&f->drv, features(FAKE_INDIRECT) | ALL, 0);
+	add_all(f, w, MAX_REQS, 1);
+	collect_all(f, w, MAX_REQS, -1);
+	assert_int_equal(f->image.nlog, MAX_REQS / 2);
+	teardown(f);
 }
 
 /* A reset waits for what the image still has; the driver sees it unfinished until then. */
@@ -613,7 +896,7 @@ static void test_stop_on_error(void **state)
 	for (unsigned i = 0; i < n; i++) {
 		assert_true(fakedev_get(&f->drv, 0, &u));
 		assert_int_equal(f->p[u.token * 1024 + 16 + 512], VIRTIO_BLK_S_OK);
-		assert_int_equal(f->image.mem[u.token * 512], (u.token + 1) & 0xff);
+		assert_int_equal(f->image.mem[u.token * APART * 512], (u.token + 1) & 0xff);
 	}
 	f->image.error = -EOPNOTSUPP; /* the driver's business */
 	n = pieces(f, f->p, VIRTIO_BLK_T_OUT, 0, 512, false, 1, seg);
@@ -955,6 +1238,12 @@ int main(void)
 		cmocka_unit_test(test_queues),
 		cmocka_unit_test(test_queues_without_ring),
 		cmocka_unit_test(test_reset_storm),
+		cmocka_unit_test(test_merge),
+		cmocka_unit_test(test_merge_limits),
+		cmocka_unit_test(test_merge_errors),
+		cmocka_unit_test(test_merge_stop),
+		cmocka_unit_test(test_merge_pause),
+		cmocka_unit_test(test_merge_in_flight),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
