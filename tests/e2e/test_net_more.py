@@ -58,7 +58,7 @@ class Machine(vm.Vm):
 
     def check_quiet(self):
         """Nothing that the kernel has to complain about, and the card has not asked for a reset."""
-        said = self.sh("dmesg -l warn,err,crit,alert,emerg | grep -i 'eth0\\|virtio\\|watchdog' || :")
+        said = self.sh("dmesg -l warn,err,crit,alert,emerg | grep -i 'eth0\\|virtio\\|netdev' || :")
         assert said == ""
 
 
@@ -254,9 +254,10 @@ def test_user_iperf(user):
 
 
 @user_machine
-def test_gigabyte(user):
+def test_long_transfer(user):
+    """Of 200 MiB, since in the lab a guest gets and sums up some megabytes a second, of which a test has minutes."""
     server = Server("127.0.0.1")
-    n = 1 << 30
+    n = 200 << 20
     check_gift(user, server, "10.0.2.2", n)
     server.close()
     card = user.card()
