@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "machine/devices.h"
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/loop_thread.h"
 #include "bus/pci.h"
@@ -31,7 +30,6 @@
  */
 
 #define MAX_DEVICES 240
-#define PAUSE_S     10 /* a host may have that much to write before it answers */
 
 struct placed {
 	struct virtio_dev *dev;
@@ -286,10 +284,8 @@ void devices_free(struct devices *d)
 	free(d);
 }
 
-int devices_pause(struct devices *d, struct err *err)
+int devices_pause(struct devices *d, uint64_t until, struct err *err)
 {
-	uint64_t until = clock_ns() + PAUSE_S * 1000000000ull;
-
 	for (unsigned i = 0; i < d->n; i++) {
 		struct virtio_dev *dev = d->placed[i].dev;
 		int error = virtio_pause(dev, until);
@@ -297,7 +293,7 @@ int devices_pause(struct devices *d, struct err *err)
 		if (!error)
 			continue;
 		devices_resume(d);
-		return err_set(err, error, "%s: a request takes the host more than %d s", dev->name, PAUSE_S);
+		return err_set(err, error, "%s: a request takes the host too long", dev->name);
 	}
 	return 0;
 }

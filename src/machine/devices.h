@@ -33,10 +33,10 @@ void devices_free(struct devices *d);
 
 /*
  * vCPUs stopped: after devices_pause() no device takes a request, none is under
- * way and the guest's memory stands still until devices_resume(). Waits up to
- * 10 s for disks; after an error it is as if nothing had been asked.
+ * way and the guest's memory stands still until devices_resume(). Waits until
+ * @until (clock_ns()) for disks; after an error it is as if nothing had been asked.
  */
-int devices_pause(struct devices *d, struct err *err);
+int devices_pause(struct devices *d, uint64_t until, struct err *err);
 void devices_resume(struct devices *d);
 
 /* vCPUs stopped for good: what the guest has said last is taken. */

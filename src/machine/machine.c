@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "machine/machine.h"
 
+#include "base/clock.h"
 #include "bus/bus.h"
 #include "bus/gmem.h"
 #include "machine/devices.h"
@@ -37,7 +38,8 @@
  */
 
 #define CPU_STACK (256 * 1024) /* virtual; a few pages are used */
-#define PAUSE_S   2            /* a vCPU leaves the guest within microseconds, or something is very wrong */
+#define STOP_S    2            /* a vCPU leaves the guest within microseconds, or something is very wrong */
+#define PAUSE_S   4            /* a disk may take longer; who asks has an answer within 5 s */
 
 struct cpu {
 	struct machine *m;
@@ -334,7 +336,7 @@ static int wait_stopped(struct machine *m)
 	int error = 0;
 
 	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += PAUSE_S;
+	until.tv_sec += STOP_S;
 	pthread_mutex_lock(&m->lock);
 	while (m->running && !error)
 		error = pthread_cond_timedwait(&m->change, &m->lock, &until);
@@ -369,6 +371,7 @@ static void start_clocks(struct machine *m)
 
 int machine_pause(struct machine *m, struct err *err)
 {
+	uint64_t until = clock_ns() + PAUSE_S * 1000000000ull;
 	int error;
 
 	if (m->paused)
@@ -378,10 +381,10 @@ int machine_pause(struct machine *m, struct err *err)
 	error = wait_stopped(m);
 	if (error) {
 		set_hold(m, false);
-		return err_set(err, error, "a vCPU did not leave the guest within %d s", PAUSE_S);
+		return err_set(err, error, "a vCPU did not leave the guest within %d s", STOP_S);
 	}
 	stop_clocks(m);
-	error = devices_pause(m->devices, err);
+	error = devices_pause(m->devices, until, err);
 	if (error) {
 		start_clocks(m);
 		set_hold(m, false);

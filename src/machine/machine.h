@@ -57,9 +57,9 @@ void machine_stop(struct machine *m);
 /*
  * Stops vCPUs, clocks and devices together: when this returns 0 nothing of the
  * guest runs and its memory stands still, until machine_resume(). Waits up to
- * 2 s for the vCPUs and 10 s for requests in flight; after an error it runs on. Before
- * machine_start() it makes a machine that starts paused. Pausing twice is
- * pausing once. A paused machine can be stopped and freed. Both on the main loop.
+ * 2 s for the vCPUs, and 4 s in all for them and for requests in flight; after
+ * an error it runs on. Before machine_start() it makes a machine that starts
+ * paused. Pausing twice is pausing once. A paused machine can be stopped and freed. Both on the main loop.
  */
 int machine_pause(struct machine *m, struct err *err);
 void machine_resume(struct machine *m);

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 import images
+import vm
 
 APPLETS = "sh cat chroot grep mount sync dd poweroff ls md5sum mkdir blockdev stat".split()
 HOST_ROOT = ["-d", "/,cow"]  # though there are disks
@@ -128,6 +129,22 @@ def fio(name, disks, size, more=""):
               f"--verify_state_save=0 --minimal --thread --randseed=7 --size={size} " + more).split()
     jobs = [word for d in disks for word in (f"--name={name}-{os.path.basename(d)}", f"--filename={d}")]
     return ["/bin/sh", "-c", 'echo begun; exec "$@"', "sh", "fio", *common, *jobs]
+
+
+def pauses_during(process, machine):
+    """
+    How often the machine was paused and resumed until the program had ended. A host that is too busy to end what is in
+    flight refuses a pause, and says so.
+    """
+    n = 0
+    while process.poll() is None:
+        r = subprocess.run([vm.KVM, "pause", machine], capture_output=True, text=True, check=False)
+        if r.returncode == 0:
+            n += 1
+            subprocess.run([vm.KVM, "resume", machine], check=True)
+        else:
+            assert "takes the host too long" in r.stderr, r.stderr
+    return n
 
 
 class Syncs:

@@ -93,11 +93,7 @@ def test_verify_and_pause(machine):
     names = ["cow", "raw", "direct", "chain"]
     with start(*disks.fio("v", [machine.dev[n] for n in names], "4m")) as job:
         assert job.stdout.readline() == "begun\n"
-        pauses = 0
-        while job.poll() is None:
-            kvm("pause", "d")
-            kvm("resume", "d")
-            pauses += 1
+        pauses = disks.pauses_during(job, "d")
         finish(job)
     assert pauses > 3
 
