@@ -47,7 +47,9 @@ def machine(tmp_path_factory, linux_obstacle):
         v.out.wait_for("ready")
         yield types.SimpleNamespace(vm=v, path=p, before=before, base=tmp / "base.img",
                                     dev={name: f"/dev/vd{chr(ord('a') + i)}" for i, name in enumerate(p)})
+        ended = v.process.poll()
         v.kill()
+        assert ended in (None, 5), v.story()
 
 
 def start(*argv):
