@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "base/loop.h"
+#include "base/workers.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -113,6 +114,7 @@ struct blk_job {
 	void (*done)(struct blk_job *j, int error);
 	struct blk_job *next;
 	struct loop_io io;
+	struct work work;
 };
 
 /* The caller's memory, from before blk_submit() until done() is called, which may submit it again or free it. */

@@ -4,13 +4,12 @@
 #include "base/clock.h"
 #include "base/container_of.h"
 #include "base/iov.h"
+#include "base/workers.h"
 #include "block/block_impl.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -45,13 +44,7 @@
 #define DETOUR_NS    100000000u /* for how long others then take the other way */
 
 struct engine {
-	pthread_mutex_t lock;
-	pthread_cond_t more;
-	/* [m] */
-	struct blk_job *jobs, **jobs_end;
-	unsigned njobs, nidle, nthreads;
-	bool quit;
-	pthread_t thread[POOL_THREADS];
+	struct workers *pool; /* [c] */
 };
 
 struct engine_queue {
@@ -233,20 +226,15 @@ static void on_completed(struct loop_io *io, int res)
 
 /* The pool. */
 
-static void push(struct blk_job ***end, struct blk_job *j)
-{
-	j->next = NULL;
-	**end = j;
-	*end = &j->next;
-}
-
 static void tell_through(struct engine_queue *eq, struct blk_job *j)
 {
 	bool first;
 
 	pthread_mutex_lock(&eq->lock);
 	first = !eq->through;
-	push(&eq->through_end, j);
+	j->next = NULL;
+	*eq->through_end = j;
+	eq->through_end = &j->next;
 	if (first)
 		loop_post(eq->q->loop, &eq->task); /* under the lock: once it is seen, the queue may be closed */
 	pthread_mutex_unlock(&eq->lock);
@@ -270,69 +258,12 @@ static void on_through(struct loop_task *t)
 	}
 }
 
-/* Under the lock. Waits for a job; NULL: the end. */
-static struct blk_job *take_job(struct engine *e)
+static void on_worker(struct work *w)
 {
-	struct blk_job *j;
+	struct blk_job *j = container_of(w, struct blk_job, work);
 
-	e->nidle++;
-	while (!e->jobs && !e->quit)
-		pthread_cond_wait(&e->more, &e->lock);
-	e->nidle--;
-	j = e->jobs;
-	if (j) {
-		e->njobs--;
-		e->jobs = j->next;
-		if (!e->jobs)
-			e->jobs_end = &e->jobs;
-	}
-	return j;
-}
-
-static void *pool_thread(void *arg)
-{
-	struct engine *e = arg;
-	struct blk_job *j;
-
-	pthread_mutex_lock(&e->lock);
-	while ((j = take_job(e))) {
-		pthread_mutex_unlock(&e->lock);
-		carry_out(j);
-		tell_through(j->owner, j);
-		pthread_mutex_lock(&e->lock);
-	}
-	pthread_mutex_unlock(&e->lock);
-	return NULL;
-}
-
-/* Under the lock. Signals are for other threads. */
-static void add_thread(struct engine *e)
-{
-	sigset_t all, old;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	if (!pthread_create(&e->thread[e->nthreads], NULL, pool_thread, e))
-		e->nthreads++;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-}
-
-/* False: there is no thread, nor can one be had. */
-static bool pool_start(struct engine *e, struct blk_job *j)
-{
-	bool ok;
-
-	pthread_mutex_lock(&e->lock);
-	if (e->njobs >= e->nidle && e->nthreads < POOL_THREADS)
-		add_thread(e);
-	ok = e->nthreads;
-	if (ok) {
-		e->njobs++;
-		push(&e->jobs_end, j);
-		pthread_cond_signal(&e->more);
-	}
-	pthread_mutex_unlock(&e->lock);
-	return ok;
+	carry_out(j);
+	tell_through(j->owner, j);
 }
 
 void engine_start(struct engine_queue *eq, struct blk_job *j)
@@ -345,9 +276,10 @@ void engine_start(struct engine_queue *eq, struct blk_job *j)
 		j->done(j, j->error);
 	} else if (loop_has_ring(eq->q->loop)) {
 		ring_step(j);
-	} else if (!pool_start(eq->engine, j)) {
-		carry_out(j); /* a host without a thread to spare: slowly, then */
-		tell_through(eq, j);
+	} else {
+		j->work.run = on_worker;
+		if (!workers_give(eq->engine->pool, &j->work))
+			on_worker(&j->work); /* a host without a thread to spare: slowly, then */
 	}
 }
 
@@ -355,11 +287,12 @@ int engine_new(struct engine **out, struct err *err)
 {
 	struct engine *e = calloc(1, sizeof(*e));
 
-	if (!e)
+	if (e)
+		e->pool = workers_new(POOL_THREADS);
+	if (!e || !e->pool) {
+		free(e);
 		return err_set(err, -ENOMEM, "out of memory");
-	pthread_mutex_init(&e->lock, NULL);
-	pthread_cond_init(&e->more, NULL);
-	e->jobs_end = &e->jobs;
+	}
 	*out = e;
 	return 0;
 }
@@ -368,15 +301,7 @@ void engine_free(struct engine *e)
 {
 	if (!e)
 		return;
-	pthread_mutex_lock(&e->lock);
-	assert(!e->jobs);
-	e->quit = true;
-	pthread_cond_broadcast(&e->more);
-	pthread_mutex_unlock(&e->lock);
-	for (unsigned i = 0; i < e->nthreads; i++)
-		pthread_join(e->thread[i], NULL);
-	pthread_cond_destroy(&e->more);
-	pthread_mutex_destroy(&e->lock);
+	workers_free(e->pool);
 	free(e);
 }
 

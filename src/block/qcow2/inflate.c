@@ -3,10 +3,9 @@
 
 #include "base/container_of.h"
 #include "base/iov.h"
+#include "base/workers.h"
 
-#include <assert.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,22 +39,18 @@ struct job {
 	uint8_t *in;
 	uint64_t in_len;
 	int error;
-	struct job *next;
+	struct work work;
 };
 
 struct inflater {
 	enum qcow2_compression type; /* [c] */
 	uint64_t cluster_size;       /* [c] */
+	struct workers *helpers;     /* [c] */
+	unsigned ncached;            /* [c] */
 	pthread_mutex_t lock;
-	pthread_cond_t more;
 	/* [m] under its lock */
-	struct job *jobs, **jobs_end;
-	unsigned nidle, njobs, nthreads;
-	bool quit;
 	uint64_t clock;
-	unsigned ncached;
 	struct cached cached[CACHE_MAX];
-	pthread_t thread[THREADS];
 };
 
 /* Under the lock: copies from the cache; false: it is not there. */
@@ -117,70 +112,11 @@ static void carry_out(struct inflater *f, struct job *j)
 	post_to(&j->post);
 }
 
-/* Under the lock: waits for a job; NULL: the end. */
-static struct job *take_job(struct inflater *f)
+static void on_helper(struct work *w)
 {
-	struct job *j;
+	struct job *j = container_of(w, struct job, work);
 
-	f->nidle++;
-	while (!f->jobs && !f->quit)
-		pthread_cond_wait(&f->more, &f->lock);
-	f->nidle--;
-	j = f->jobs;
-	if (j) {
-		f->njobs--;
-		f->jobs = j->next;
-		if (!f->jobs)
-			f->jobs_end = &f->jobs;
-	}
-	return j;
-}
-
-static void *helper(void *arg)
-{
-	struct inflater *f = arg;
-	struct job *j;
-
-	pthread_mutex_lock(&f->lock);
-	while ((j = take_job(f))) {
-		pthread_mutex_unlock(&f->lock);
-		carry_out(f, j);
-		pthread_mutex_lock(&f->lock);
-	}
-	pthread_mutex_unlock(&f->lock);
-	return NULL;
-}
-
-/* Under the lock. Signals are for other threads. */
-static void add_helper(struct inflater *f)
-{
-	sigset_t all, old;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	if (!pthread_create(&f->thread[f->nthreads], NULL, helper, f))
-		f->nthreads++;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-}
-
-/* False: there is no helper, nor can one be had. */
-static bool give(struct inflater *f, struct job *j)
-{
-	bool ok;
-
-	pthread_mutex_lock(&f->lock);
-	if (f->njobs >= f->nidle && f->nthreads < THREADS)
-		add_helper(f);
-	ok = f->nthreads;
-	if (ok) {
-		j->next = NULL;
-		*f->jobs_end = j;
-		f->jobs_end = &j->next;
-		f->njobs++;
-		pthread_cond_signal(&f->more);
-	}
-	pthread_mutex_unlock(&f->lock);
-	return ok;
+	carry_out(j->x->queue->im->inflater, j);
 }
 
 /* Jobs. */
@@ -205,12 +141,11 @@ static void on_inflated(struct post *p)
 static void on_read(struct child *c, int error)
 {
 	struct job *j = c->owner;
-	struct inflater *f = c->x->queue->im->inflater;
 
 	if (error)
 		job_end(j, error);
-	else if (!give(f, j))
-		carry_out(f, j); /* a host without a thread to spare: slowly, then */
+	else if (!workers_give(c->x->queue->im->inflater->helpers, &j->work))
+		on_helper(&j->work); /* a host without a thread to spare: slowly, then */
 }
 
 static struct inflater *inflater_new(const struct qcow2 *im)
@@ -218,14 +153,16 @@ static struct inflater *inflater_new(const struct qcow2 *im)
 	struct inflater *f = calloc(1, sizeof(*f));
 	uint64_t n = CACHE_BYTES >> im->cluster_bits;
 
-	if (!f)
+	if (f)
+		f->helpers = workers_new(THREADS);
+	if (!f || !f->helpers) {
+		free(f);
 		return NULL;
+	}
 	f->type = im->h.compression;
 	f->cluster_size = im->cluster_size;
 	f->ncached = n < CACHE_MAX ? (unsigned)n : CACHE_MAX;
-	f->jobs_end = &f->jobs;
 	pthread_mutex_init(&f->lock, NULL);
-	pthread_cond_init(&f->more, NULL);
 	return f;
 }
 
@@ -253,6 +190,7 @@ static struct job *job_new(struct request *x, uint64_t len)
 	}
 	j->in_len = len;
 	j->x = x;
+	j->work.run = on_helper;
 	j->post = (struct post){ .cb = on_inflated, .queue = x->queue };
 	return j;
 }
@@ -305,16 +243,9 @@ void qcow2_inflater_free(struct inflater *f)
 {
 	if (!f)
 		return;
-	pthread_mutex_lock(&f->lock);
-	assert(!f->jobs);
-	f->quit = true;
-	pthread_cond_broadcast(&f->more);
-	pthread_mutex_unlock(&f->lock);
-	for (unsigned i = 0; i < f->nthreads; i++)
-		pthread_join(f->thread[i], NULL);
+	workers_free(f->helpers);
 	for (unsigned i = 0; i < f->ncached; i++)
 		free(f->cached[i].data);
-	pthread_cond_destroy(&f->more);
 	pthread_mutex_destroy(&f->lock);
 	free(f);
 }
