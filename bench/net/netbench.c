@@ -6,7 +6,8 @@
  *	netbench run ADDRESS SECONDS N      in the guest: N streams in, N out, one of single bytes
  *
  * A connection begins with a letter: s: the server takes what comes; g: it gives; r: it sends each byte back; c: the
- * phases' begin and end are told. The line is: PHASE BYTES NANOSECONDS CPU-NANOSECONDS, of all of the host's processors.
+ * phases' begin and end are told. Whoever takes counts: at the end the guest tells what it got, and 0 where that was the
+ * server. The line is: PHASE BYTES NANOSECONDS CPU-NANOSECONDS, of all of the host's processors.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,7 +29,7 @@
 #define BLOCK (128u << 10)
 
 static char block[BLOCK];
-static atomic_ullong *moved; /* bytes, of all connections of this phase */
+static atomic_ullong *taken; /* bytes, by all connections of this phase */
 
 static void die(const char *what)
 {
@@ -75,16 +76,17 @@ static void no_delay(int fd)
 static void phases(int fd)
 {
 	FILE *f = fdopen(fd, "r+");
-	char name[64];
+	char line[64], name[16];
+	unsigned long long told;
 	uint64_t at = 0, cpu = 0;
 
-	while (f && fgets(name, sizeof(name), f)) {
-		if (name[0] == '-') {
-			printf("%.*s %llu %llu %llu\n", (int)strcspn(name + 1, "\n"), name + 1, atomic_load(moved),
-			       (unsigned long long)(now() - at), (unsigned long long)(busy() - cpu));
+	while (f && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "-%15s %llu", name, &told) == 2) {
+			printf("%s %llu %llu %llu\n", name, told ? told : atomic_load(taken), (unsigned long long)(now() - at),
+			       (unsigned long long)(busy() - cpu));
 			fflush(stdout);
 		}
-		atomic_store(moved, 0);
+		atomic_store(taken, 0);
 		at = now();
 		cpu = busy();
 		fflush(f);
@@ -110,14 +112,13 @@ static void serve_one(int fd)
 			n = read(fd, block, letter == 'r' ? 1 : BLOCK);
 			if (n <= 0)
 				return;
-			atomic_fetch_add(moved, (uint64_t)n);
+			if (letter == 's')
+				atomic_fetch_add(taken, (uint64_t)n);
 		}
 		if (letter != 's') {
 			n = write(fd, block, letter == 'r' ? 1 : BLOCK);
 			if (n <= 0)
 				return;
-			if (letter == 'g')
-				atomic_fetch_add(moved, (uint64_t)n);
 		}
 	}
 }
@@ -164,6 +165,8 @@ static void stream(const struct sockaddr_in *a, char letter, uint64_t end)
 			n = write(fd, block, letter == 'r' ? 1 : BLOCK);
 		if (letter != 's' && n > 0)
 			n = read(fd, block, letter == 'r' ? 1 : BLOCK);
+		if (letter != 's' && n > 0)
+			atomic_fetch_add(taken, (uint64_t)n);
 	}
 	if (letter == 's') { /* until all has got there */
 		shutdown(fd, SHUT_WR);
@@ -184,6 +187,7 @@ static void phase(const struct sockaddr_in *a, int control, const char *name, ch
 {
 	char text[64];
 
+	atomic_store(taken, 0);
 	tell(control, "+\n");
 	for (unsigned i = 0; i < n; i++)
 		if (fork() == 0) {
@@ -192,14 +196,14 @@ static void phase(const struct sockaddr_in *a, int control, const char *name, ch
 		}
 	while (wait(NULL) > 0)
 		;
-	snprintf(text, sizeof(text), "-%s\n", name);
+	snprintf(text, sizeof(text), "-%s %llu\n", name, atomic_load(taken));
 	tell(control, text);
 }
 
 int main(int argc, char **argv)
 {
 	signal(SIGPIPE, SIG_IGN);
-	moved = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	taken = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (argc == 3 && !strcmp(argv[1], "serve")) {
 		signal(SIGCHLD, SIG_IGN);
 		serve(argv[2]);
