@@ -6,6 +6,7 @@ own. A web server and a sink on the host are what the guest talks to; every byte
 import ctypes
 import hashlib
 import http.server
+import itertools
 import json
 import os
 import random
@@ -154,8 +155,10 @@ def test_none(kvm):
 class Namespace:
     """A network namespace; `enter` moves the calling thread or a child process there."""
 
+    numbers = itertools.count()
+
     def __init__(self):
-        self.name = f"kvm-test-{os.getpid()}"
+        self.name = f"kvm-test-{os.getpid()}-{next(self.numbers)}"
         self.run("netns", "add", self.name)
         self.fd = os.open(f"/run/netns/{self.name}", os.O_RDONLY)
         self.run("-n", self.name, "link", "set", "lo", "up")
