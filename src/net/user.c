@@ -73,6 +73,13 @@ int user_new(const struct user_config *cfg, struct nic **out, struct err *err)
  * finds its forwards as they were.
  */
 
+/*
+ * Of what libslirp sends. It cannot scale windows, so that a guest's is at most 64 KiB, and where less than a segment of
+ * that is left it sends nothing before it was told of more, or for five seconds. Linux tells of more when the window
+ * doubles; it sets it in whole segments. Where three fit both go on always; of two, or one, neither may.
+ */
+#define SLIRP_MTU        21840
+
 #define TO_GUEST_BYTES   (2u << 20)
 #define FROM_GUEST_BYTES (1u << 20)
 #define THREAD_STACK     (1u << 20) /* libslirp has 64 KiB buffers on it, one in another */
@@ -537,7 +544,7 @@ static int make_slirp(struct user *u, struct err *err)
 		.vdhcp_start = in4(SLIRP_GUEST4),
 		.vnameserver = in4(SLIRP_DNS4),
 		.vnameserver6 = in6(SLIRP_DNS6),
-		.if_mtu = cfg->mtu,
+		.if_mtu = cfg->mtu < SLIRP_MTU ? cfg->mtu : SLIRP_MTU,
 		.if_mru = cfg->mtu,
 		.disable_host_loopback = !cfg->egress.hostlo,
 		.disable_dns = cfg->egress.listed && !cfg->dns[0],
