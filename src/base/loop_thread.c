@@ -6,11 +6,21 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+/*
+ * How it works
+ *
+ * The thread is of SCHED_BATCH: on a processor that is idle it wakes up as fast
+ * as any, but it takes none away from a vCPU. There a guest that starts many
+ * requests would be interrupted for each, and get them back one by one. So it
+ * goes on until it has to wait, and then all of them are served at once.
+ */
 
 struct loop_thread {
 	struct loop *loop;
@@ -29,7 +39,10 @@ static void on_started(struct loop_task *task)
 static void *run(void *arg)
 {
 	struct loop_thread *t = arg;
-	int error = loop_run(t->loop);
+	int error;
+
+	(void)sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){ 0 }); /* may be forbidden, and then is not */
+	error = loop_run(t->loop);
 
 	atomic_store(&t->error, error);
 	if (error) /* the kernel has no memory for a wait: later on nobody is left to tell */

@@ -12,6 +12,7 @@
 #include <liburing.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -1003,11 +1004,13 @@ static void ring_forbidden(void **state)
 	loop_free(l);
 }
 
-/* A loop with a thread of its own: running at once, nobody else's, and gone when it is freed. */
+/* A loop with a thread of its own: running at once, nobody else's, none that takes a processor away from others, and
+ * gone when it is freed. */
 struct visit {
 	struct loop_task t;
 	struct loop *l;
 	bool here;
+	int policy;
 	pthread_t thread;
 	char name[16];
 	sem_t done;
@@ -1018,6 +1021,7 @@ static void on_visit(struct loop_task *lt)
 	struct visit *v = OUTER(lt, struct visit, t);
 
 	v->here = loop_here(v->l);
+	v->policy = sched_getscheduler(0);
 	v->thread = pthread_self();
 	pthread_getname_np(v->thread, v->name, sizeof(v->name));
 	sem_post(&v->done);
@@ -1038,6 +1042,7 @@ static void own_thread(void **state)
 		while (sem_wait(&v.done))
 			;
 		assert_true(v.here && !pthread_equal(v.thread, pthread_self()));
+		assert_int_equal(v.policy, SCHED_BATCH);
 		assert_string_equal(v.name, "some-name");
 		loop_thread_free(t);
 	}
