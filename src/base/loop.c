@@ -48,6 +48,9 @@ struct loop {
 	struct loop_fd *polled[LOOP_MAX_FDS]; /* this turn's; NULL once deleted */
 	unsigned npolled;
 	struct loop_later *later, **later_end;
+	unsigned served; /* this turn's */
+	void (*on_served)(void *arg, unsigned n);
+	void *on_served_arg;
 
 	/* [m] under the lock */
 	pthread_mutex_t lock;
@@ -224,6 +227,18 @@ static void run_later(struct loop *l)
 		}
 		loop_later_del(l, &mark);
 	}
+}
+
+void loop_served(struct loop *l, unsigned n)
+{
+	assert(loop_here(l));
+	l->served += n;
+}
+
+void loop_on_served(struct loop *l, void (*cb)(void *arg, unsigned n), void *arg)
+{
+	l->on_served = cb;
+	l->on_served_arg = arg;
 }
 
 void loop_post(struct loop *l, struct loop_task *t)
@@ -430,6 +445,9 @@ static int loop_turn(struct loop *l)
 	run_tasks(l);
 	run_timers(l);
 	run_later(l);
+	if (l->served && l->on_served)
+		l->on_served(l->on_served_arg, l->served);
+	l->served = 0;
 	return 0;
 }
 

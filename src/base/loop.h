@@ -93,6 +93,14 @@ void loop_later(struct loop *l, struct loop_later *t);
 void loop_later_del(struct loop *l, struct loop_later *t); /* does not run after this */
 
 /*
+ * What a turn has done for others, as a number of requests that it has
+ * answered: told by whoever answers them, called back at the end of each turn
+ * that has answered some. The callback is set before loop_run().
+ */
+void loop_served(struct loop *l, unsigned n);
+void loop_on_served(struct loop *l, void (*cb)(void *arg, unsigned n), void *arg);
+
+/*
  * Runs @t->cb soon on the loop's thread. A task that is already posted stays
  * posted once. Any thread.
  */

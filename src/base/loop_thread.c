@@ -16,11 +16,24 @@
 /*
  * How it works
  *
- * The thread is of SCHED_BATCH: on a processor that is idle it wakes up as fast
- * as any, but it takes none away from a vCPU. There a guest that starts many
- * requests would be interrupted for each, and get them back one by one. So it
- * goes on until it has to wait, and then all of them are served at once.
+ * Where all processors are busy, a request of a guest wakes the thread up on the
+ * one of its vCPU, and one of two things is better:
+ *
+ *	at once     the vCPU is interrupted, and has its answer before it would
+ *	            have gone to sleep: for a guest that asks and waits
+ *	batch       SCHED_BATCH: the vCPU goes on until it waits, and then all that
+ *	            it has asked is served together: for a guest that asks much.
+ *	            Interrupted, it would get it back one by one
+ *
+ * Only trying tells which: what comes one by one when served at once may come
+ * in dozens otherwise. So after AT_ONCE_TURNS there is a trial of TRIAL_TURNS, and
+ * the manner stays as long as trials bring MANY requests a turn. Where processors
+ * are idle the thread wakes up at once either way.
  */
+
+#define AT_ONCE_TURNS 256
+#define TRIAL_TURNS   16
+#define MANY          2
 
 struct loop_thread {
 	struct loop *loop;
@@ -29,7 +42,30 @@ struct loop_thread {
 	sem_t running;    /* or ended */
 	atomic_int error; /* why it ended */
 	bool stopped;
+	/* [l] */
+	bool batch;
+	unsigned turns, served; /* in this manner, since the last decision */
 };
+
+static void set_batch(struct loop_thread *t, bool batch)
+{
+	t->batch = batch;
+	(void)sched_setscheduler(0, batch ? SCHED_BATCH : SCHED_OTHER, &(struct sched_param){ 0 }); /* forbidden: as it was */
+}
+
+static void on_served(void *arg, unsigned n)
+{
+	struct loop_thread *t = arg;
+
+	t->served += n;
+	if (++t->turns < (t->batch ? TRIAL_TURNS : AT_ONCE_TURNS))
+		return;
+	if (!t->batch)
+		set_batch(t, true);
+	else if (t->served < MANY * t->turns)
+		set_batch(t, false);
+	t->turns = t->served = 0;
+}
 
 static void on_started(struct loop_task *task)
 {
@@ -39,10 +75,7 @@ static void on_started(struct loop_task *task)
 static void *run(void *arg)
 {
 	struct loop_thread *t = arg;
-	int error;
-
-	(void)sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){ 0 }); /* may be forbidden, and then is not */
-	error = loop_run(t->loop);
+	int error = loop_run(t->loop);
 
 	atomic_store(&t->error, error);
 	if (error) /* the kernel has no memory for a wait: later on nobody is left to tell */
@@ -95,6 +128,7 @@ int loop_thread_new(const char *name, struct loop_thread **out, struct err *err)
 	sem_init(&t->running, 0, 0);
 	error = loop_new_ring(&t->loop, err);
 	if (!error) {
+		loop_on_served(t->loop, on_served, t);
 		error = start(t);
 		if (!error)
 			error = wait_until_it_runs(t);

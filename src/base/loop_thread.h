@@ -4,7 +4,10 @@
 
 #include "base/loop.h"
 
-/* A loop on a thread of its own, with a ring where there is one: the home of a data path. */
+/*
+ * A loop on a thread of its own, with a ring where there is one: the home of a
+ * data path. Its manner towards the vCPUs depends on what loop_served() says.
+ */
 struct loop_thread;
 
 /* @name: of the thread, at most 15 characters; copied. The loop runs when this returns. */

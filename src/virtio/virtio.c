@@ -351,7 +351,10 @@ void virtio_flush(struct virtio_dev *d, unsigned index)
 {
 	struct virtq *ring = d->queue[index].ring;
 
-	if (ring && virtq_flush(ring))
+	if (!ring)
+		return;
+	loop_served(d->queue[index].home, virtq_unflushed(ring));
+	if (virtq_flush(ring))
 		d->transport->queue_irq(d, index);
 }
 

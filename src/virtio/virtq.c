@@ -86,6 +86,7 @@ struct virtq {
 	uint64_t seen;      /* at least: entries ever popped, also if they were put back (virtq_unpop()) */
 	unsigned unpushed;  /* chains popped and not pushed */
 	unsigned unflushed; /* entries pushed and not flushed */
+	unsigned answers;   /* chains pushed and not flushed */
 	bool silent;        /* the driver was told not to kick */
 
 	uint16_t avail_idx; /* split: the driver's idx when it was last loaded; entries up to it are ours to read */
@@ -637,6 +638,7 @@ void virtq_push(struct virtq *q, const struct chain *c, uint32_t written)
 	q->unpushed--;
 	q->used += c->ndesc;
 	q->unflushed += c->ndesc;
+	q->answers++;
 }
 
 /*
@@ -655,6 +657,11 @@ void virtq_unpop(struct virtq *q, const struct chain *c)
 		q->next_pos = pos_sub(q, q->next_pos, c->ndesc);
 }
 
+unsigned virtq_unflushed(const struct virtq *q)
+{
+	return q->answers;
+}
+
 bool virtq_flush(struct virtq *q)
 {
 	bool irq;
@@ -662,7 +669,7 @@ bool virtq_flush(struct virtq *q)
 	if (!q->unflushed)
 		return false;
 	irq = q->cfg.packed ? packed_flush(q) : split_flush(q);
-	q->unflushed = 0;
+	q->unflushed = q->answers = 0;
 	return irq;
 }
 

@@ -1004,13 +1004,11 @@ static void ring_forbidden(void **state)
 	loop_free(l);
 }
 
-/* A loop with a thread of its own: running at once, nobody else's, none that takes a processor away from others, and
- * gone when it is freed. */
+/* A loop with a thread of its own: running at once, nobody else's, and gone when it is freed. */
 struct visit {
 	struct loop_task t;
 	struct loop *l;
 	bool here;
-	int policy;
 	pthread_t thread;
 	char name[16];
 	sem_t done;
@@ -1021,7 +1019,6 @@ static void on_visit(struct loop_task *lt)
 	struct visit *v = OUTER(lt, struct visit, t);
 
 	v->here = loop_here(v->l);
-	v->policy = sched_getscheduler(0);
 	v->thread = pthread_self();
 	pthread_getname_np(v->thread, v->name, sizeof(v->name));
 	sem_post(&v->done);
@@ -1042,12 +1039,60 @@ static void own_thread(void **state)
 		while (sem_wait(&v.done))
 			;
 		assert_true(v.here && !pthread_equal(v.thread, pthread_self()));
-		assert_int_equal(v.policy, SCHED_BATCH);
 		assert_string_equal(v.name, "some-name");
 		loop_thread_free(t);
 	}
 	loop_thread_free(NULL);
 	sem_destroy(&v.done);
+}
+
+/* A turn that serves @n. */
+struct turn {
+	struct loop *l;
+	unsigned n;
+	int policy; /* in which it ran */
+};
+
+static void serve(void *arg)
+{
+	struct turn *t = arg;
+
+	t->policy = sched_getscheduler(0);
+	loop_served(t->l, t->n);
+}
+
+/* The policy in which the next turn runs, after @turns that serve @n each. */
+static int policy_after(struct loop *l, unsigned turns, unsigned n)
+{
+	struct turn t = { .l = l, .n = n };
+
+	while (turns--)
+		loop_call(l, serve, &t);
+	t.n = 0;
+	loop_call(l, serve, &t);
+	return t.policy;
+}
+
+/* It tries now and then to let a guest go on, and stays with that while it brings more than one request a turn. */
+static void manners(void **state)
+{
+	struct loop_thread *t;
+	struct loop *l;
+	struct err err;
+
+	assert_int_equal(loop_thread_new("manners", &t, &err), 0);
+	l = loop_thread_loop(t);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(policy_after(l, 255, 100), SCHED_OTHER);
+		assert_int_equal(policy_after(l, 1, 100), SCHED_BATCH);
+		assert_int_equal(policy_after(l, 1000, 0), SCHED_BATCH); /* who has served nobody has learned nothing */
+		assert_int_equal(policy_after(l, 15, 1), SCHED_BATCH);
+		assert_int_equal(policy_after(l, 1, 1), SCHED_OTHER);
+		assert_int_equal(policy_after(l, 256, 1), SCHED_BATCH);
+		assert_int_equal(policy_after(l, 160, 2), SCHED_BATCH);
+		assert_int_equal(policy_after(l, 16, 1), SCHED_OTHER);
+	}
+	loop_thread_free(t);
 }
 
 static bool have_ring(void)
@@ -1100,6 +1145,7 @@ int main(void)
 		TEST(later_forever),
 		cmocka_unit_test(ring_forbidden),
 		cmocka_unit_test(own_thread),
+		cmocka_unit_test(manners),
 	};
 	static const struct CMUnitTest of_ring[] = { TEST(ring_ops) };
 	int failed;
