@@ -26,14 +26,16 @@
  *	            Interrupted, it would get it back one by one
  *
  * Only trying tells which: what comes one by one when served at once may come
- * in dozens otherwise. So after AT_ONCE_TURNS there is a trial of TRIAL_TURNS, and
- * the manner stays as long as trials bring MANY requests a turn. Where processors
- * are idle the thread wakes up at once either way.
+ * in dozens otherwise. So after AT_ONCE_MIN turns there is a trial of TRIAL turns,
+ * and the manner stays as long as trials bring MANY requests a turn. After one
+ * that brought less the next comes twice as late, up to AT_ONCE_MAX. Where
+ * processors are idle the thread wakes up at once either way.
  */
 
-#define AT_ONCE_TURNS 256
-#define TRIAL_TURNS   16
-#define MANY          2
+#define AT_ONCE_MIN 256
+#define AT_ONCE_MAX 2048
+#define TRIAL       16
+#define MANY        2
 
 struct loop_thread {
 	struct loop *loop;
@@ -45,6 +47,7 @@ struct loop_thread {
 	/* [l] */
 	bool batch;
 	unsigned turns, served; /* in this manner, since the last decision */
+	unsigned at_once;       /* turns until the next trial */
 };
 
 static void set_batch(struct loop_thread *t, bool batch)
@@ -58,12 +61,16 @@ static void on_served(void *arg, unsigned n)
 	struct loop_thread *t = arg;
 
 	t->served += n;
-	if (++t->turns < (t->batch ? TRIAL_TURNS : AT_ONCE_TURNS))
+	if (++t->turns < (t->batch ? TRIAL : t->at_once))
 		return;
-	if (!t->batch)
+	if (!t->batch) {
 		set_batch(t, true);
-	else if (t->served < MANY * t->turns)
+	} else if (t->served < MANY * t->turns) {
 		set_batch(t, false);
+		t->at_once = t->at_once < AT_ONCE_MAX ? 2 * t->at_once : AT_ONCE_MAX;
+	} else {
+		t->at_once = AT_ONCE_MIN;
+	}
 	t->turns = t->served = 0;
 }
 
@@ -126,6 +133,7 @@ int loop_thread_new(const char *name, struct loop_thread **out, struct err *err)
 	if (!t)
 		return err_set(err, -ENOMEM, "out of memory");
 	sem_init(&t->running, 0, 0);
+	t->at_once = AT_ONCE_MIN;
 	error = loop_new_ring(&t->loop, err);
 	if (!error) {
 		loop_on_served(t->loop, on_served, t);

@@ -1086,11 +1086,19 @@ static void manners(void **state)
 		assert_int_equal(policy_after(l, 255, 100), SCHED_OTHER);
 		assert_int_equal(policy_after(l, 1, 100), SCHED_BATCH);
 		assert_int_equal(policy_after(l, 1000, 0), SCHED_BATCH); /* who has served nobody has learned nothing */
-		assert_int_equal(policy_after(l, 15, 1), SCHED_BATCH);
-		assert_int_equal(policy_after(l, 1, 1), SCHED_OTHER);
-		assert_int_equal(policy_after(l, 256, 1), SCHED_BATCH);
+		for (unsigned at_once = 512; at_once <= 4096; at_once *= 2) {
+			assert_int_equal(policy_after(l, 15, 1), SCHED_BATCH);
+			assert_int_equal(policy_after(l, 1, 1), SCHED_OTHER);
+			assert_int_equal(policy_after(l, (at_once < 2048 ? at_once : 2048) - 1, 1), SCHED_OTHER);
+			assert_int_equal(policy_after(l, 1, 1), SCHED_BATCH);
+		}
 		assert_int_equal(policy_after(l, 160, 2), SCHED_BATCH);
-		assert_int_equal(policy_after(l, 16, 1), SCHED_OTHER);
+		assert_int_equal(policy_after(l, 16, 1), SCHED_OTHER); /* and the next trial comes late again: see above */
+		assert_int_equal(policy_after(l, 512, 1), SCHED_BATCH);
+		assert_int_equal(policy_after(l, 16, 2), SCHED_BATCH);
+		loop_thread_free(t);
+		assert_int_equal(loop_thread_new("manners", &t, &err), 0);
+		l = loop_thread_loop(t);
 	}
 	loop_thread_free(t);
 }
