@@ -45,6 +45,7 @@ struct loop_thread {
 	atomic_int error; /* why it ended */
 	bool stopped;
 	/* [l] */
+	bool chooses; /* nobody else has chosen how this process is scheduled */
 	bool batch;
 	unsigned turns, served; /* in this manner, since the last decision */
 	unsigned at_once;       /* turns until the next trial */
@@ -61,7 +62,7 @@ static void on_served(void *arg, unsigned n)
 	struct loop_thread *t = arg;
 
 	t->served += n;
-	if (++t->turns < (t->batch ? TRIAL : t->at_once))
+	if (++t->turns < (t->batch ? TRIAL : t->at_once) || !t->chooses)
 		return;
 	if (!t->batch) {
 		set_batch(t, true);
@@ -82,7 +83,10 @@ static void on_started(struct loop_task *task)
 static void *run(void *arg)
 {
 	struct loop_thread *t = arg;
-	int error = loop_run(t->loop);
+	int error;
+
+	t->chooses = sched_getscheduler(0) == SCHED_OTHER;
+	error = loop_run(t->loop);
 
 	atomic_store(&t->error, error);
 	if (error) /* the kernel has no memory for a wait: later on nobody is left to tell */

@@ -1103,6 +1103,20 @@ static void manners(void **state)
 	loop_thread_free(t);
 }
 
+/* Whoever has started the program with a policy of his own keeps that. */
+static void manners_of_others(void **state)
+{
+	struct loop_thread *t;
+	struct err err;
+
+	assert_int_equal(sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){ 0 }), 0);
+	assert_int_equal(loop_thread_new("manners", &t, &err), 0);
+	assert_int_equal(policy_after(loop_thread_loop(t), 300, 100), SCHED_IDLE);
+	loop_thread_free(t);
+	if (sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){ 0 }))
+		print_message("the rest runs with SCHED_IDLE\n");
+}
+
 static bool have_ring(void)
 {
 	struct loop *l;
@@ -1154,6 +1168,7 @@ int main(void)
 		cmocka_unit_test(ring_forbidden),
 		cmocka_unit_test(own_thread),
 		cmocka_unit_test(manners),
+		cmocka_unit_test(manners_of_others),
 	};
 	static const struct CMUnitTest of_ring[] = { TEST(ring_ops) };
 	int failed;
