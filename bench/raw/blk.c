@@ -13,7 +13,7 @@
 #define QUEUES  2
 #define DEPTH   32
 #define SLOTS   (QUEUES * DEPTH)
-#define BIGGEST (128u << 10)
+#define BIGGEST (1u << 20)
 #define REGIONS 8
 #define STRIDE  40503 /* odd: comes by every one of a power of two of blocks */
 #define SECTOR  512
@@ -31,12 +31,14 @@ static const struct kind reads[] = {
 	{ "blk_read_4k_d1", VIRTIO_BLK_T_IN, 4096, 1, 1, false, false, 0, REGIONS },
 	{ "blk_read_4k_d32", VIRTIO_BLK_T_IN, 4096, 32, 1, false, false, 0, REGIONS },
 	{ "blk_read_64k_d32", VIRTIO_BLK_T_IN, 65536, 32, 4, false, false, 0, REGIONS },
+	{ "blk_read_1m_d32", VIRTIO_BLK_T_IN, BIGGEST, 32, 32, true, false, 0, REGIONS },
 };
 static const struct kind writes[] = {
 	{ "blk_write_4k_d1", VIRTIO_BLK_T_OUT, 4096, 1, 1, false, false, 0, 1 },
 	{ "blk_write_4k_d32", VIRTIO_BLK_T_OUT, 4096, 32, 1, false, false, 1, 1 },
 	{ "blk_write_64k_d32", VIRTIO_BLK_T_OUT, 65536, 32, 4, false, false, 2, 1 },
-	{ "blk_write_128k_d32", VIRTIO_BLK_T_OUT, BIGGEST, 32, 4, true, false, 3, 2 },
+	{ "blk_write_128k_d32", VIRTIO_BLK_T_OUT, 131072, 32, 4, true, false, 3, 2 },
+	{ "blk_write_1m_d32", VIRTIO_BLK_T_OUT, BIGGEST, 32, 64, true, false, 7, 1 },
 	{ "blk_fsync_4k_d1", VIRTIO_BLK_T_OUT, 4096, 1, 8, false, true, 5, 1 },
 	{ "blk_fsync_4k_d8", VIRTIO_BLK_T_OUT, 4096, 8, 8, false, true, 6, 1 },
 };

@@ -10,7 +10,7 @@
 #define LAPIC      0xfee00000u
 #define VECTOR     0x40 /* of interrupt 0 */
 #define USER_CODE  0x1b
-#define HEAP_END   (48u << 20)
+#define HEAP_END   (256u << 20) /* of 512 MiB */
 
 /* struct hvm_start_info, Xen's public/arch-x86/hvm/start_info.h */
 struct start_info {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "base/loop_thread.h"
 
+#include "base/clock.h"
 #include "base/container_of.h"
 #include "base/log.h"
 
@@ -25,17 +26,29 @@
  *	            it has asked is served together: for a guest that asks much.
  *	            Interrupted, it would get it back one by one
  *
- * Only trying tells which: what comes one by one when served at once may come
- * in dozens otherwise. So after AT_ONCE_MIN turns there is a trial of TRIAL turns,
- * and the manner stays as long as trials bring MANY requests a turn. After one
- * that brought less the next comes twice as late, up to AT_ONCE_MAX. Where
- * processors are idle the thread wakes up at once either way.
+ * Which is better depends on the guest, and on what else runs; what comes one by
+ * one when served at once may come in dozens otherwise. So it is tried: WINDOW
+ * turns in the manner there is, then as many in the other one, and what has
+ * answered more requests a second stays. Then there is a rest, after a trial that
+ * changed nothing twice as long as before.
+ *
+ * Batch ends at once when it brings less than MANY requests a turn, and a trial
+ * that goes badly is ended early: a vCPU that never waits keeps the processor for
+ * milliseconds. Where processors are idle the thread wakes up at once either way.
  */
 
-#define AT_ONCE_MIN 256
-#define AT_ONCE_MAX 2048
-#define TRIAL       16
-#define MANY        2
+#define WINDOW   32
+#define REST_MIN 64
+#define REST_MAX 1024
+#define LOOK     16 /* turns of batch, to see what they bring */
+#define MANY     2
+#define CLEARLY  1.25
+
+enum phase {
+	REST,   /* t->rest turns */
+	BEFORE, /* WINDOW turns, in the same manner */
+	TRIAL,  /* WINDOW turns, in the other one */
+};
 
 struct loop_thread {
 	struct loop *loop;
@@ -47,32 +60,107 @@ struct loop_thread {
 	/* [l] */
 	bool chooses; /* nobody else has chosen how this process is scheduled */
 	bool batch;
-	unsigned turns, served; /* in this manner, since the last decision */
-	unsigned at_once;       /* turns until the next trial */
+	enum phase phase;
+	unsigned rest, turns; /* turns of this phase */
+	uint64_t served;      /* requests in this phase */
+	uint64_t since;       /* ns: when it began */
+	uint64_t took;        /* ns: BEFORE */
+	double before;        /* requests for a nanosecond in BEFORE */
+	unsigned looked;      /* turns of batch since the last look, and what they brought */
+	uint64_t brought;
 };
 
-static void set_batch(struct loop_thread *t, bool batch)
+static void change_manner(struct loop_thread *t)
 {
-	t->batch = batch;
-	(void)sched_setscheduler(0, batch ? SCHED_BATCH : SCHED_OTHER, &(struct sched_param){ 0 }); /* forbidden: as it was */
+	t->batch = !t->batch;
+	t->looked = 0;
+	t->brought = 0;
+	(void)sched_setscheduler(0, t->batch ? SCHED_BATCH : SCHED_OTHER, &(struct sched_param){ 0 }); /* or as it was */
+}
+
+static double rate_until(const struct loop_thread *t, uint64_t now)
+{
+	return (double)t->served / (double)(now - t->since + 1);
+}
+
+static bool goes_badly(const struct loop_thread *t)
+{
+	uint64_t now = clock_ns();
+
+	return now - t->since > 2 * t->took && rate_until(t, now) < t->before;
+}
+
+static void begin(struct loop_thread *t, enum phase phase, uint64_t now)
+{
+	t->phase = phase;
+	t->turns = 0;
+	t->served = 0;
+	t->since = now;
+}
+
+static void begin_rest(struct loop_thread *t, bool changed)
+{
+	t->rest = changed ? REST_MIN : t->rest < REST_MAX ? 2 * t->rest : REST_MAX;
+	begin(t, REST, clock_ns());
+}
+
+/* At the end of a trial: was it better than what was before? Batch has been looked at already. */
+static bool is_better(const struct loop_thread *t, uint64_t now)
+{
+	return rate_until(t, now) > (t->batch ? t->before : t->before * CLEARLY);
+}
+
+static void end_phase(struct loop_thread *t)
+{
+	uint64_t now = clock_ns();
+	bool better;
+
+	switch (t->phase) {
+	case REST: begin(t, BEFORE, now); break;
+	case BEFORE:
+		t->before = rate_until(t, now);
+		t->took = now - t->since;
+		change_manner(t);
+		begin(t, TRIAL, now);
+		break;
+	case TRIAL:
+		better = is_better(t, now);
+		if (!better)
+			change_manner(t);
+		begin_rest(t, better);
+		break;
+	}
+}
+
+/* Does batch bring little? */
+static bool look(struct loop_thread *t, unsigned n)
+{
+	bool little;
+
+	t->brought += n;
+	if (++t->looked < LOOK)
+		return false;
+	little = t->brought < MANY * LOOK;
+	t->looked = 0;
+	t->brought = 0;
+	return little;
 }
 
 static void on_served(void *arg, unsigned n)
 {
 	struct loop_thread *t = arg;
+	bool trial = t->phase == TRIAL;
 
-	t->served += n;
-	if (++t->turns < (t->batch ? TRIAL : t->at_once) || !t->chooses)
+	if (!t->chooses)
 		return;
-	if (!t->batch) {
-		set_batch(t, true);
-	} else if (t->served < MANY * t->turns) {
-		set_batch(t, false);
-		t->at_once = t->at_once < AT_ONCE_MAX ? 2 * t->at_once : AT_ONCE_MAX;
-	} else {
-		t->at_once = AT_ONCE_MIN;
+	t->served += n;
+	if (t->batch && look(t, n)) {
+		change_manner(t);
+		begin_rest(t, !trial);
+		return;
 	}
-	t->turns = t->served = 0;
+	if (++t->turns >= (t->phase == REST ? t->rest : WINDOW) || (trial && goes_badly(t)))
+		end_phase(t);
 }
 
 static void on_started(struct loop_task *task)
@@ -137,7 +225,7 @@ int loop_thread_new(const char *name, struct loop_thread **out, struct err *err)
 	if (!t)
 		return err_set(err, -ENOMEM, "out of memory");
 	sem_init(&t->running, 0, 0);
-	t->at_once = AT_ONCE_MIN;
+	t->rest = REST_MIN;
 	error = loop_new_ring(&t->loop, err);
 	if (!error) {
 		loop_on_served(t->loop, on_served, t);

@@ -1073,7 +1073,25 @@ static int policy_after(struct loop *l, unsigned turns, unsigned n)
 	return t.policy;
 }
 
-/* It tries now and then to let a guest go on, and stays with that while it brings more than one request a turn. */
+#define LITTLE 1
+#define MUCH   100000000 /* so much more that no pause of this host's matters */
+
+/* A trial in which little is answered: it is over after 32 turns, or before. */
+static void lose_trial(struct loop *l, int then)
+{
+	unsigned n = 0;
+
+	while (policy_after(l, 1, LITTLE) != then)
+		assert_true(++n < 32);
+}
+
+static void win_trial(struct loop *l, unsigned rest, int now)
+{
+	policy_after(l, rest + 32, LITTLE);
+	assert_int_equal(policy_after(l, 32, MUCH), now);
+}
+
+/* Now and then it tries the other manner, and stays with that in which it answers more. */
 static void manners(void **state)
 {
 	struct loop_thread *t;
@@ -1082,24 +1100,23 @@ static void manners(void **state)
 
 	assert_int_equal(loop_thread_new("manners", &t, &err), 0);
 	l = loop_thread_loop(t);
-	for (unsigned i = 0; i < 3; i++) {
-		assert_int_equal(policy_after(l, 255, 100), SCHED_OTHER);
-		assert_int_equal(policy_after(l, 1, 100), SCHED_BATCH);
+	for (unsigned i = 0, rest = 64; i < 6; i++, rest = rest < 1024 ? 2 * rest : 1024) { /* at once is better */
+		assert_int_equal(policy_after(l, rest + 31, MUCH), SCHED_OTHER);
+		assert_int_equal(policy_after(l, 1, MUCH), SCHED_BATCH);
 		assert_int_equal(policy_after(l, 1000, 0), SCHED_BATCH); /* who has served nobody has learned nothing */
-		for (unsigned at_once = 512; at_once <= 4096; at_once *= 2) {
-			assert_int_equal(policy_after(l, 15, 1), SCHED_BATCH);
-			assert_int_equal(policy_after(l, 1, 1), SCHED_OTHER);
-			assert_int_equal(policy_after(l, (at_once < 2048 ? at_once : 2048) - 1, 1), SCHED_OTHER);
-			assert_int_equal(policy_after(l, 1, 1), SCHED_BATCH);
-		}
-		assert_int_equal(policy_after(l, 160, 2), SCHED_BATCH);
-		assert_int_equal(policy_after(l, 16, 1), SCHED_OTHER); /* and the next trial comes late again: see above */
-		assert_int_equal(policy_after(l, 512, 1), SCHED_BATCH);
-		assert_int_equal(policy_after(l, 16, 2), SCHED_BATCH);
-		loop_thread_free(t);
-		assert_int_equal(loop_thread_new("manners", &t, &err), 0);
-		l = loop_thread_loop(t);
+		lose_trial(l, SCHED_OTHER);
 	}
+	win_trial(l, 1024, SCHED_BATCH);
+	for (unsigned i = 0, rest = 64; i < 6; i++, rest = rest < 1024 ? 2 * rest : 1024) { /* batch is */
+		assert_int_equal(policy_after(l, rest + 31, MUCH), SCHED_BATCH);
+		assert_int_equal(policy_after(l, 1, MUCH), SCHED_OTHER);
+		lose_trial(l, SCHED_BATCH);
+	}
+	policy_after(l, 1024 + 32, 2 * LITTLE);
+	assert_int_equal(policy_after(l, 32, MUCH), SCHED_OTHER); /* at once again */
+	win_trial(l, 64, SCHED_BATCH);
+	assert_int_equal(policy_after(l, 15, LITTLE), SCHED_BATCH); /* until batch brings no more than one a turn */
+	assert_int_equal(policy_after(l, 1, LITTLE), SCHED_OTHER);
 	loop_thread_free(t);
 }
 
