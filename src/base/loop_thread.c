@@ -28,9 +28,9 @@
  *
  * Which is better depends on the guest, and on what else runs; what comes one by
  * one when served at once may come in dozens otherwise. So it is tried: WINDOW
- * turns in the manner there is, then as many in the other one, and what has
- * answered more requests a second stays. Then there is a rest, after a trial that
- * changed nothing twice as long as before.
+ * turns in the manner there is, then as many in the other one; batch is it unless
+ * it has answered clearly less in a time, as it costs less. Then there is a rest,
+ * after a trial that changed nothing twice as long as before.
  *
  * Batch ends at once when it brings less than MANY requests a turn, and a trial
  * that goes badly is ended early: a vCPU that never waits keeps the processor for
@@ -104,10 +104,10 @@ static void begin_rest(struct loop_thread *t, bool changed)
 	begin(t, REST, clock_ns());
 }
 
-/* At the end of a trial: was it better than what was before? Batch has been looked at already. */
+/* At the end of a trial: shall it stay so? Of batch is known that it brings many. */
 static bool is_better(const struct loop_thread *t, uint64_t now)
 {
-	return rate_until(t, now) > (t->batch ? t->before : t->before * CLEARLY);
+	return rate_until(t, now) > (t->batch ? t->before / CLEARLY : t->before * CLEARLY);
 }
 
 static void end_phase(struct loop_thread *t)
