@@ -75,7 +75,8 @@ static void change_manner(struct loop_thread *t)
 	t->batch = !t->batch;
 	t->looked = 0;
 	t->brought = 0;
-	(void)sched_setscheduler(0, t->batch ? SCHED_BATCH : SCHED_OTHER, &(struct sched_param){ 0 }); /* or as it was */
+	/* Where it is forbidden it is as it was. */
+	(void)sched_setscheduler(0, t->batch ? SCHED_BATCH : SCHED_OTHER, &(struct sched_param){ 0 });
 }
 
 static double rate_until(const struct loop_thread *t, uint64_t now)

@@ -74,9 +74,11 @@ int user_new(const struct user_config *cfg, struct nic **out, struct err *err)
  */
 
 /*
- * Of what libslirp sends. It cannot scale windows, so that a guest's is at most 64 KiB, and where less than a segment of
- * that is left it sends nothing before it was told of more, or for five seconds. Linux tells of more when the window
- * doubles; it sets it in whole segments. Where three fit both go on always; of two, or one, neither may.
+ * Of what libslirp sends. It cannot scale windows, so a guest's is at most 64
+ * KiB. Where less than a segment of that is left it sends nothing before it was
+ * told of more, or for five seconds. Linux tells of more when the window
+ * doubles, and sets it in whole segments. Where three fit both go on always; of
+ * two, or one, neither may.
  */
 #define SLIRP_MTU        21840
 
