@@ -30,6 +30,11 @@
  * next sleep, and so does what that leaves; after LATER_ROUNDS of it the others
  * have their turn first, without a sleep in between.
  *
+ * Spinning (loop_spin) saves both sides a wake-up, where the next request comes
+ * soon. Where it does not, the loop spins less and less often: before one sleep of
+ * 2^vain. It does not while operations of the ring are on their way, and now and
+ * then has a turn with a look at the descriptors in between.
+ *
  * A callback may remove any registration, also one that is ready in this very
  * turn. So each ready descriptor is looked up again by identity before it is
  * called: the poll array remembers the struct, and deleting clears its slot.
@@ -39,7 +44,9 @@
  * task which posts itself starves nobody.
  */
 
-#define LATER_ROUNDS 16
+#define LATER_ROUNDS  16
+#define SPIN_TURNS    64
+#define SPIN_VAIN_MAX 10
 
 struct loop {
 	/* [l] loop thread only */
@@ -49,6 +56,11 @@ struct loop {
 	unsigned npolled;
 	struct loop_later *later, **later_end;
 	unsigned served; /* this turn's */
+	uint64_t spin;   /* ns */
+	bool busy;       /* the last turn has served somebody */
+	unsigned spun;   /* turns without a look at descriptors */
+	unsigned vain;   /* spins that came to nothing, less those that did not */
+	unsigned skip;   /* sleeps to come without a spin */
 	void (*on_served)(void *arg, unsigned n);
 	void *on_served_arg;
 
@@ -233,6 +245,11 @@ void loop_served(struct loop *l, unsigned n)
 {
 	assert(loop_here(l));
 	l->served += n;
+}
+
+void loop_spin(struct loop *l, uint64_t ns)
+{
+	l->spin = ns;
 }
 
 void loop_on_served(struct loop *l, void (*cb)(void *arg, unsigned n), void *arg)
@@ -436,15 +453,66 @@ static int poll_turn(struct loop *l)
 	return error;
 }
 
+/* Calls back one that is ready; false: none is. */
+static bool call_ready(struct loop *l)
+{
+	for (struct loop_fd *f = l->fds; f; f = f->next) {
+		if (!f->ready || !f->events || !f->ready(f))
+			continue;
+		f->cb(f, f->events); /* who may have changed the list */
+		return true;
+	}
+	return false;
+}
+
+/* True: somebody was ready, and has been called. */
+static bool spin(struct loop *l)
+{
+	uint64_t end;
+
+	if (l->skip) {
+		l->skip--;
+		return false;
+	}
+	end = clock_ns() + l->spin;
+	do {
+		for (unsigned i = 0; i < 16; i++) {
+			if (call_ready(l)) {
+				l->vain /= 2;
+				return true;
+			}
+			__builtin_ia32_pause();
+		}
+	} while (clock_ns() < end);
+	if (l->vain < SPIN_VAIN_MAX)
+		l->vain++;
+	l->skip = (1u << l->vain) - 1;
+	return false;
+}
+
+/* Spins, or sleeps until something is to be done. */
+static int await(struct loop *l)
+{
+	if (!l->ring)
+		return poll_turn(l);
+	if (l->spin && l->busy && l->spun < SPIN_TURNS && ring_idle(l->ring) && spin(l)) {
+		l->spun++;
+		return 0;
+	}
+	l->spun = 0;
+	return ring_turn(l->ring, l->fds, patience(l));
+}
+
 static int loop_turn(struct loop *l)
 {
-	int error = l->ring ? ring_turn(l->ring, l->fds, patience(l)) : poll_turn(l);
+	int error = await(l);
 
 	if (error)
 		return error;
 	run_tasks(l);
 	run_timers(l);
 	run_later(l);
+	l->busy = l->served;
 	if (l->served && l->on_served)
 		l->on_served(l->on_served_arg, l->served);
 	l->served = 0;

@@ -21,6 +21,8 @@ struct loop_fd {
 	short events; /* POLLIN, POLLOUT; 0: registered but asleep */
 	bool counter; /* a nonblocking eventfd that only wakes: nobody reads it but the loop, if it likes */
 	void (*cb)(struct loop_fd *f, short revents);
+	/* NULL, or a look that tells sooner than the descriptor would: cb() has something to do. See loop_spin(). */
+	bool (*ready)(struct loop_fd *f);
 	struct loop_fd *next;
 	struct loop_watch *watch; /* loop_ring.c's */
 };
@@ -99,6 +101,13 @@ void loop_later_del(struct loop *l, struct loop_later *t); /* does not run after
  */
 void loop_served(struct loop *l, unsigned n);
 void loop_on_served(struct loop *l, void (*cb)(void *arg, unsigned n), void *arg);
+
+/*
+ * On a loop with a ring: before it goes to sleep after a turn that has served
+ * somebody, it looks for @ns whether another descriptor is ready(), and then
+ * does not sleep. 0: it does not. From callbacks, or before loop_run().
+ */
+void loop_spin(struct loop *l, uint64_t ns);
 
 /*
  * Runs @t->cb soon on the loop's thread. A task that is already posted stays

@@ -44,12 +44,13 @@ struct loop_watch {
 
 struct loop_ring {
 	struct io_uring u;
+	unsigned nops;      /* ring_sqe()'s that have not completed */
 	bool enabled, more; /* @more: what completes now will do so again */
 	struct loop_fd wake;
 	struct loop_watch watch[LOOP_MAX_FDS + 1];
 };
 
-struct io_uring_sqe *ring_sqe(struct loop_ring *r)
+static struct io_uring_sqe *get_sqe(struct loop_ring *r)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&r->u);
 
@@ -61,6 +62,17 @@ struct io_uring_sqe *ring_sqe(struct loop_ring *r)
 		sqe = io_uring_get_sqe(&r->u);
 	}
 	return sqe;
+}
+
+struct io_uring_sqe *ring_sqe(struct loop_ring *r)
+{
+	r->nops++;
+	return get_sqe(r);
+}
+
+bool ring_idle(const struct loop_ring *r)
+{
+	return !r->nops;
 }
 
 /* Watches. */
@@ -85,7 +97,7 @@ static void take_back(struct loop_watch *w)
 	if (!w->events || w->leaving)
 		return;
 	w->leaving = true;
-	sqe = ring_sqe(w->ring);
+	sqe = get_sqe(w->ring);
 	io_uring_prep_poll_remove(sqe, (uintptr_t)&w->io);
 	io_uring_sqe_set_data(sqe, NULL);
 }
@@ -118,7 +130,7 @@ static void watch_fd(struct loop_ring *r, struct loop_fd *f)
 		take_back(w);
 		return;
 	}
-	sqe = ring_sqe(r);
+	sqe = get_sqe(r);
 	if (f->counter)
 		io_uring_prep_poll_multishot(sqe, f->fd, (unsigned)f->events);
 	else
@@ -167,6 +179,8 @@ static void reap(struct loop_ring *r)
 
 		r->more = cqe->flags & IORING_CQE_F_MORE;
 		io_uring_cqe_seen(&r->u, cqe);
+		if (io && io->cb != on_poll)
+			r->nops--;
 		if (io)
 			io->cb(io, res);
 	}

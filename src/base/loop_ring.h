@@ -26,6 +26,7 @@ void ring_leave(struct loop_ring *r);
 int ring_turn(struct loop_ring *r, struct loop_fd *fds, uint64_t ns);
 
 void ring_forget(struct loop_ring *r, struct loop_fd *f); /* no callback for it any more */
-struct io_uring_sqe *ring_sqe(struct loop_ring *r);
+struct io_uring_sqe *ring_sqe(struct loop_ring *r);       /* for one operation, which completes once */
+bool ring_idle(const struct loop_ring *r);                /* no such operation is on its way */
 
 #endif

@@ -35,6 +35,9 @@
  * Batch ends at once when it brings less than MANY requests a turn, and a trial
  * that goes badly is ended early: a vCPU that never waits keeps the processor for
  * milliseconds. Where processors are idle the thread wakes up at once either way.
+ *
+ * The loop spins a moment before it sleeps, where there is a processor for that
+ * besides the vCPU's, and not in batch, which says that there is none idle.
  */
 
 #define WINDOW   32
@@ -43,6 +46,7 @@
 #define LOOK     16 /* turns of batch, to see what they bring */
 #define MANY     2
 #define CLEARLY  1.25
+#define SPIN_NS  32000
 
 enum phase {
 	REST,   /* t->rest turns */
@@ -59,6 +63,7 @@ struct loop_thread {
 	bool stopped;
 	/* [l] */
 	bool chooses; /* nobody else has chosen how this process is scheduled */
+	bool others;  /* there is more than one processor */
 	bool batch;
 	enum phase phase;
 	unsigned rest, turns; /* turns of this phase */
@@ -75,6 +80,7 @@ static void change_manner(struct loop_thread *t)
 	t->batch = !t->batch;
 	t->looked = 0;
 	t->brought = 0;
+	loop_spin(t->loop, t->batch || !t->others ? 0 : SPIN_NS);
 	/* Where it is forbidden it is as it was. */
 	(void)sched_setscheduler(0, t->batch ? SCHED_BATCH : SCHED_OTHER, &(struct sched_param){ 0 });
 }
@@ -172,9 +178,13 @@ static void on_started(struct loop_task *task)
 static void *run(void *arg)
 {
 	struct loop_thread *t = arg;
+	cpu_set_t cpus;
 	int error;
 
 	t->chooses = sched_getscheduler(0) == SCHED_OTHER;
+	t->others = sched_getaffinity(0, sizeof(cpus), &cpus) < 0 || CPU_COUNT(&cpus) > 1;
+	if (t->chooses && t->others)
+		loop_spin(t->loop, SPIN_NS);
 	error = loop_run(t->loop);
 
 	atomic_store(&t->error, error);

@@ -602,6 +602,7 @@ static const struct virtio_class vblk_class = {
 	.accepted = vblk_accepted,
 	.queue_start = vblk_queue_start,
 	.kick = vblk_kick,
+	.asks = true,
 	.queue_pause = vblk_queue_pause,
 	.queue_stop = vblk_queue_stop,
 	.config_write = vblk_config_write,

@@ -159,6 +159,7 @@ static const struct virtio_class vp9_class = {
 	.features = 1ull << VIRTIO_9P_MOUNT_TAG,
 	.config_len = sizeof(struct virtio_9p_config) + VP9_TAG_MAX,
 	.kick = vp9_kick,
+	.asks = true,
 	.queue_pause = vp9_pause,
 	.queue_stop = vp9_stop,
 };

@@ -67,6 +67,13 @@ static void on_kick(struct loop_fd *f, short revents)
 	q->dev->class->kick(q->dev, q->index);
 }
 
+static bool has_request(struct loop_fd *f)
+{
+	struct virtio_queue *q = container_of(f, struct virtio_queue, kick);
+
+	return q->ring && !q->broken && virtq_unseen(q->ring);
+}
+
 static void listen_to_kicks(struct virtio_queue *q, bool on)
 {
 	if (on == q->listening)
@@ -265,6 +272,8 @@ static int init_queue(struct virtio_dev *d, unsigned i, const struct virtio_init
 	if (q->kick_fd < 0)
 		return err_sys(err, -errno, "%s: eventfd", d->name);
 	q->kick = (struct loop_fd){ .fd = q->kick_fd, .events = POLLIN, .counter = true, .cb = on_kick };
+	if (q->dev->class->asks)
+		q->kick.ready = has_request;
 	clear_queue(q);
 	return 0;
 }

@@ -38,6 +38,7 @@ struct virtio_class {
 	/* On the queue's home loop. */
 	void (*queue_start)(struct virtio_dev *d, unsigned q); /* the ring is there; may be NULL */
 	void (*kick)(struct virtio_dev *d, unsigned q); /* chains may have come; also once after start and resume */
+	bool asks; /* a driver's next request often follows the answer to the last: worth spinning for (loop_spin()) */
 	/*
 	 * The ring is going away: finish or drop what is in flight and call
 	 * virtio_queue_stopped(), now or later. NULL: the device holds nothing.

@@ -688,6 +688,18 @@ void virtq_disarm(struct virtq *q)
 		want_kick(q, false);
 }
 
+static bool unseen(struct virtq *q)
+{
+	if (q->seen < q->next)
+		q->seen = q->next;
+	return q->cfg.packed ? packed_unseen(q) : split_unseen(q);
+}
+
+bool virtq_unseen(struct virtq *q)
+{
+	return !q->why && unseen(q);
+}
+
 bool virtq_rearm(struct virtq *q)
 {
 	if (q->why)
@@ -702,5 +714,5 @@ bool virtq_rearm(struct virtq *q)
 	 * chain would lie there until the next kick, which may never come.
 	 */
 	fence_full();
-	return q->cfg.packed ? packed_unseen(q) : split_unseen(q);
+	return unseen(q);
 }

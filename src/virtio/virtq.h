@@ -98,6 +98,9 @@ bool virtq_flush(struct virtq *q);
 void virtq_disarm(struct virtq *q);
 bool virtq_rearm(struct virtq *q);
 
+/* Is there a chain that was never popped? A look, which promises no kick. */
+bool virtq_unseen(struct virtq *q);
+
 /* Chains popped and not yet pushed. */
 unsigned virtq_inflight(const struct virtq *q);
 

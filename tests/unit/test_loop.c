@@ -1120,6 +1120,87 @@ static void manners(void **state)
 	loop_thread_free(t);
 }
 
+/* A descriptor that never says anything; the program says it is ready. */
+struct spun {
+	struct loop_fd f;
+	struct loop_task begin;
+	struct loop_timer patience;
+	struct loop *l;
+	atomic_bool ready;
+	unsigned calls;
+	bool serves;
+};
+
+static bool spun_ready(struct loop_fd *f)
+{
+	return atomic_load(&OUTER(f, struct spun, f)->ready);
+}
+
+static void on_spun(struct loop_fd *f, short revents)
+{
+	struct spun *s = OUTER(f, struct spun, f);
+
+	s->calls++;
+	if (s->calls == 200)
+		loop_quit(s->l);
+	if (s->serves)
+		evt_signal(f->fd); /* now and then it is looked at */
+	loop_served(s->l, s->serves);
+}
+
+static void on_patience(struct loop_timer *t)
+{
+	loop_quit(OUTER(t, struct spun, patience)->l);
+}
+
+static void on_begin(struct loop_task *t)
+{
+	loop_served(OUTER(t, struct spun, begin)->l, 1);
+}
+
+static void *make_ready(void *arg)
+{
+	usleep(1000);
+	atomic_store(&((struct spun *)arg)->ready, true);
+	return NULL;
+}
+
+/* It is called before its descriptor says a word, and again and again as long as that serves somebody. */
+static void spinning(void **state)
+{
+	struct spun s = { .begin.cb = on_begin, .patience.cb = on_patience };
+	pthread_t thread;
+	struct err err;
+
+	assert_int_equal(loop_new_ring(&s.l, &err), 0);
+	if (!loop_has_ring(s.l)) {
+		loop_free(s.l);
+		skip();
+	}
+	s.f = (struct loop_fd){ .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+		                .events = POLLIN,
+		                .counter = true,
+		                .cb = on_spun,
+		                .ready = spun_ready };
+	loop_fd_add(s.l, &s.f);
+	loop_spin(s.l, 60000000000);
+	for (unsigned i = 0; i < 2; i++) {
+		s.calls = 0;
+		atomic_store(&s.ready, false);
+		loop_post(s.l, &s.begin);
+		pthread_create(&thread, NULL, make_ready, &s);
+		if (!s.serves) /* then it sleeps after the first call */
+			loop_timer_set(s.l, &s.patience, 200000000);
+		assert_int_equal(loop_run(s.l), 0);
+		pthread_join(thread, NULL);
+		assert_true(s.serves ? s.calls >= 200 : s.calls == 1);
+		s.serves = true;
+	}
+	loop_fd_del(s.l, &s.f);
+	close(s.f.fd);
+	loop_free(s.l);
+}
+
 /* Whoever has started the program with a policy of his own keeps that. */
 static void manners_of_others(void **state)
 {
@@ -1184,6 +1265,7 @@ int main(void)
 		TEST(later_forever),
 		cmocka_unit_test(ring_forbidden),
 		cmocka_unit_test(own_thread),
+		cmocka_unit_test(spinning),
 		cmocka_unit_test(manners),
 		cmocka_unit_test(manners_of_others),
 	};
