@@ -58,6 +58,7 @@ struct loop {
 	unsigned served; /* this turn's */
 	uint64_t spin;   /* ns */
 	bool busy;       /* the last turn has served somebody */
+	bool looked;     /* a last look is due before the next sleep */
 	unsigned spun;   /* turns without a look at descriptors */
 	unsigned vain;   /* spins that came to nothing, less those that did not */
 	unsigned skip;   /* sleeps to come without a spin */
@@ -250,6 +251,13 @@ void loop_served(struct loop *l, unsigned n)
 void loop_spin(struct loop *l, uint64_t ns)
 {
 	l->spin = ns;
+}
+
+bool loop_looks(struct loop *l)
+{
+	if (l->ring && l->spin && !l->skip)
+		l->looked = true; /* a last look is due */
+	return l->looked;
 }
 
 void loop_on_served(struct loop *l, void (*cb)(void *arg, unsigned n), void *arg)
@@ -457,7 +465,7 @@ static int poll_turn(struct loop *l)
 static bool call_ready(struct loop *l)
 {
 	for (struct loop_fd *f = l->fds; f; f = f->next) {
-		if (!f->ready || !f->events || !f->ready(f))
+		if (!f->ready || !f->events || !f->ready(f, false))
 			continue;
 		f->cb(f, f->events); /* who may have changed the list */
 		return true;
@@ -474,6 +482,7 @@ static bool spin(struct loop *l)
 		l->skip--;
 		return false;
 	}
+	l->looked = true;
 	end = clock_ns() + l->spin;
 	do {
 		for (unsigned i = 0; i < 16; i++) {
@@ -490,6 +499,15 @@ static bool spin(struct loop *l)
 	return false;
 }
 
+/* After spins: from now on descriptors tell. Who is ready now is called in the next turn. */
+static void look_last(struct loop *l)
+{
+	for (struct loop_fd *f = l->fds; f; f = f->next)
+		if (f->ready && f->events && f->ready(f, true))
+			evt_signal(f->fd);
+	l->looked = false;
+}
+
 /* Spins, or sleeps until something is to be done. */
 static int await(struct loop *l)
 {
@@ -500,6 +518,8 @@ static int await(struct loop *l)
 		return 0;
 	}
 	l->spun = 0;
+	if (l->looked)
+		look_last(l);
 	return ring_turn(l->ring, l->fds, patience(l));
 }
 

@@ -21,8 +21,12 @@ struct loop_fd {
 	short events; /* POLLIN, POLLOUT; 0: registered but asleep */
 	bool counter; /* a nonblocking eventfd that only wakes: nobody reads it but the loop, if it likes */
 	void (*cb)(struct loop_fd *f, short revents);
-	/* NULL, or a look that tells sooner than the descriptor would: cb() has something to do. See loop_spin(). */
-	bool (*ready)(struct loop_fd *f);
+	/*
+	 * NULL, or a look that tells sooner than the descriptor would whether
+	 * cb() has something to do: see loop_spin(). @last: whoever signals the
+	 * descriptor must do so from now on. Before that look, he need not.
+	 */
+	bool (*ready)(struct loop_fd *f, bool last);
 	struct loop_fd *next;
 	struct loop_watch *watch; /* loop_ring.c's */
 };
@@ -108,6 +112,9 @@ void loop_on_served(struct loop *l, void (*cb)(void *arg, unsigned n), void *arg
  * does not sleep. 0: it does not. From callbacks, or before loop_run().
  */
 void loop_spin(struct loop *l, uint64_t ns);
+
+/* Will all that can tell be asked whether they are ready() before the loop sleeps? From a callback of one of them. */
+bool loop_looks(struct loop *l);
 
 /*
  * Runs @t->cb soon on the loop's thread. A task that is already posted stays

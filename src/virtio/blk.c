@@ -411,7 +411,7 @@ static void take_requests(struct vblk_queue *q)
 			return;
 		}
 		blk_merge_end(q->merge);
-	} while (!vq->broken && virtq_rearm(vq->ring));
+	} while (!vq->broken && virtio_rearm(vq));
 }
 
 /* Behind the ends of what was taken before. In a pause nothing is taken; a kick comes when it is over. */

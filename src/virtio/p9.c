@@ -126,7 +126,7 @@ static void vp9_kick(struct virtio_dev *d, unsigned q)
 		virtq_disarm(ring);
 		while ((r = serve_one(v)) > 0 && ++n < QUEUE_SIZE)
 			;
-	} while (!r && virtq_rearm(ring));
+	} while (!r && virtio_rearm(&d->queue[q]));
 	virtio_flush(d, q);
 	if (r > 0)
 		virtio_again(d, q); /* others on the loop have their turn */

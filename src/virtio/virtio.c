@@ -67,11 +67,23 @@ static void on_kick(struct loop_fd *f, short revents)
 	q->dev->class->kick(q->dev, q->index);
 }
 
-static bool has_request(struct loop_fd *f)
+/* While the loop looks by itself the driver need not kick. */
+static bool has_request(struct loop_fd *f, bool last)
 {
 	struct virtio_queue *q = container_of(f, struct virtio_queue, kick);
 
-	return q->ring && !q->broken && virtq_unseen(q->ring);
+	if (!q->ring || q->broken)
+		return false;
+	if (last)
+		return virtq_rearm(q->ring);
+	virtq_disarm(q->ring);
+	return virtq_unseen(q->ring);
+}
+
+bool virtio_rearm(struct virtio_queue *q)
+{
+	assert(q->kick.ready);
+	return !loop_looks(q->home) && virtq_rearm(q->ring);
 }
 
 static void listen_to_kicks(struct virtio_queue *q, bool on)

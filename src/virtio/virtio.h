@@ -149,6 +149,12 @@ void virtio_serve(struct virtio_dev *d, unsigned q, struct iovec *iov, unsigned 
                   void (*serve)(struct virtio_dev *d, unsigned q, struct chain *c));
 /* As if the guest had kicked. Any thread. */
 void virtio_again(struct virtio_dev *d, unsigned q);
+/*
+ * On the home loop, of a class that @asks: virtq_rearm(), unless the loop is
+ * about to look at the queue by itself.
+ */
+bool virtio_rearm(struct virtio_queue *q);
+
 /* On the home loop: virtq_flush() and the interrupt. */
 void virtio_flush(struct virtio_dev *d, unsigned q);
 /* On the home loop: the answer to queue_stop(). */

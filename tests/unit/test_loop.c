@@ -1128,11 +1128,12 @@ struct spun {
 	struct loop *l;
 	atomic_bool ready;
 	unsigned calls;
-	bool serves;
+	bool serves, last;
 };
 
-static bool spun_ready(struct loop_fd *f)
+static bool spun_ready(struct loop_fd *f, bool last)
 {
+	OUTER(f, struct spun, f)->last = last;
 	return atomic_load(&OUTER(f, struct spun, f)->ready);
 }
 
@@ -1145,6 +1146,8 @@ static void on_spun(struct loop_fd *f, short revents)
 		loop_quit(s->l);
 	if (s->serves)
 		evt_signal(f->fd); /* now and then it is looked at */
+	else
+		atomic_store(&s->ready, false);
 	loop_served(s->l, s->serves);
 }
 
@@ -1194,6 +1197,7 @@ static void spinning(void **state)
 		assert_int_equal(loop_run(s.l), 0);
 		pthread_join(thread, NULL);
 		assert_true(s.serves ? s.calls >= 200 : s.calls == 1);
+		assert_true(s.serves || s.last); /* it does not sleep before the last look */
 		s.serves = true;
 	}
 	loop_fd_del(s.l, &s.f);
