@@ -374,7 +374,7 @@ void virtio_flush(struct virtio_dev *d, unsigned index)
 
 	if (!ring)
 		return;
-	loop_served(d->queue[index].home, virtq_unflushed(ring));
+	loop_served(d->queue[index].home, virtq_answers(ring));
 	if (virtq_flush(ring))
 		d->transport->queue_irq(d, index);
 }

@@ -641,6 +641,12 @@ void virtq_push(struct virtq *q, const struct chain *c, uint32_t written)
 	q->answers++;
 }
 
+static void note_seen(struct virtq *q)
+{
+	if (q->seen < q->next)
+		q->seen = q->next;
+}
+
 /*
  * The chains that are in flight besides this one were popped before it, so the
  * used places have not reached its own: what the driver wrote there still stands.
@@ -648,8 +654,7 @@ void virtq_push(struct virtq *q, const struct chain *c, uint32_t written)
 void virtq_unpop(struct virtq *q, const struct chain *c)
 {
 	assert(c->id < q->cfg.size && id_busy(q, c->id) && q->next - q->used >= c->ndesc);
-	if (q->seen < q->next)
-		q->seen = q->next;
+	note_seen(q);
 	id_flip(q, c->id);
 	q->unpushed--;
 	q->next -= c->ndesc;
@@ -657,7 +662,7 @@ void virtq_unpop(struct virtq *q, const struct chain *c)
 		q->next_pos = pos_sub(q, q->next_pos, c->ndesc);
 }
 
-unsigned virtq_unflushed(const struct virtq *q)
+unsigned virtq_answers(const struct virtq *q)
 {
 	return q->answers;
 }
@@ -690,22 +695,22 @@ void virtq_disarm(struct virtq *q)
 
 static bool unseen(struct virtq *q)
 {
-	if (q->seen < q->next)
-		q->seen = q->next;
 	return q->cfg.packed ? packed_unseen(q) : split_unseen(q);
 }
 
 bool virtq_unseen(struct virtq *q)
 {
-	return !q->why && unseen(q);
+	if (q->why)
+		return false;
+	note_seen(q);
+	return unseen(q);
 }
 
 bool virtq_rearm(struct virtq *q)
 {
 	if (q->why)
 		return false;
-	if (q->seen < q->next)
-		q->seen = q->next;
+	note_seen(q);
 	want_kick(q, true);
 	/*
 	 * The driver makes a chain available, fences, and looks whether we want

@@ -84,7 +84,7 @@ void virtq_push(struct virtq *q, const struct chain *c, uint32_t written);
 void virtq_unpop(struct virtq *q, const struct chain *c);
 
 /* Chains pushed since the last flush. */
-unsigned virtq_unflushed(const struct virtq *q);
+unsigned virtq_answers(const struct virtq *q);
 
 /* Publishes what was pushed; true: the driver wants an interrupt for it. */
 bool virtq_flush(struct virtq *q);
