@@ -227,7 +227,7 @@ static int make_net(struct devices *d, struct err *err)
 	if (error)
 		return error;
 	vc.engine = d->engine;
-	net_config_mac(&d->cfg.cfg->net, d->cfg.cfg->name, vc.mac);
+	net_config_mac(&d->cfg.cfg->net, d->cfg.nic->mac, d->cfg.cfg->name, vc.mac);
 	error = vnet_new(&vc, d->cfg.mem, loop_thread_loop(d->net_thread), &d->net, err);
 	return error ? error : place(d, vnet_dev(d->net), err);
 }

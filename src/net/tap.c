@@ -6,17 +6,23 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/ethtool.h>
 #include <linux/if_tun.h>
+#include <linux/major.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <linux/sockios.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -304,6 +310,60 @@ static int open_queue(struct tap *t, struct err *err)
 	return 0;
 }
 
+/* Of another driver than taps have: a macvtap, if any that we can use. */
+static bool is_no_tap(const char *name)
+{
+	struct ethtool_drvinfo info = { .cmd = ETHTOOL_GDRVINFO };
+	struct ifreq r = { .ifr_data = (void *)&info };
+
+	memcpy(r.ifr_name, name, IFNAMSIZ);
+	return !control(SIOCETHTOOL, &r) && strcmp(info.driver, "tun") != 0;
+}
+
+/*
+ * Does @fd belong to the interface @name here? Devices have the interface's number in their name, and each network
+ * namespace has numbers of its own: what is found may be the device of another one, even one with the same name.
+ */
+static bool is_queue_of(int fd, const char *name)
+{
+	struct ifreq q = { .ifr_flags = 0 }, addr = q, here = q;
+
+	memcpy(here.ifr_name, name, IFNAMSIZ);
+	return !ioctl(fd, TUNGETIFF, &q) && !strcmp(q.ifr_name, name) && !ioctl(fd, SIOCGIFHWADDR, &addr) &&
+	       !control(SIOCGIFHWADDR, &here) && !memcmp(addr.ifr_hwaddr.sa_data, here.ifr_hwaddr.sa_data, 6);
+}
+
+/* It may be opened as often as it has queues, and by anybody else too; two machines on it would share the frames. */
+static int open_macvtap_queue(struct tap *t, struct err *err)
+{
+	struct ifreq r = { .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
+	const char *name = t->cfg.ifname;
+	char path[32];
+	int fd;
+
+	snprintf(path, sizeof(path), "/dev/tap%u", if_nametoindex(name));
+	fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT)
+		return err_set(err, -EINVAL, "-n tap: %s is neither a tap nor a macvtap interface", name);
+	if (fd < 0 && (errno == EACCES || errno == EPERM))
+		return err_set(err, -errno, "-n tap: %s, of %s, may not be opened: chown $USER %s", path, name, path);
+	if (fd < 0)
+		return err_sys(err, -errno, "-n tap: %s", path);
+	if (ioctl(fd, TUNSETIFF, &r) < 0 || !is_queue_of(fd, name)) {
+		close(fd);
+		return err_set(err, -ENODEV,
+		               "-n tap: %s is not the device of %s, but of an interface of another network namespace", path,
+		               name);
+	}
+	if (!t->nfds && flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		close(fd);
+		return explain(&t->cfg, -EBUSY, path, err);
+	}
+	memcpy(t->name, name, IFNAMSIZ);
+	t->fd[t->nfds++] = fd;
+	return 0;
+}
+
 /* A descriptor that somebody has opened for us. */
 static int take_fd(struct tap *t, struct err *err)
 {
@@ -439,14 +499,27 @@ static void open_monitor(struct tap *t)
 
 static int open_interface(struct tap *t, struct err *err)
 {
+	int (*open_one)(struct tap * t, struct err * err) = open_queue;
 	int error = 0;
 
 	if (t->cfg.fd >= 0)
 		return take_fd(t, err);
 	t->made = !t->cfg.ifname[0] || !if_nametoindex(t->cfg.ifname);
+	if (!t->made && is_no_tap(t->cfg.ifname))
+		open_one = open_macvtap_queue;
 	while (!error && t->nfds < t->cfg.queues)
-		error = open_queue(t, err);
+		error = open_one(t, err);
 	return error;
+}
+
+/* The driver of taps is one of the kernel's misc devices, each other has a number of its own. */
+static void find_mac(struct tap *t)
+{
+	struct ifreq r = { .ifr_flags = 0 };
+	struct stat st;
+
+	if (!fstat(t->fd[0], &st) && major(st.st_rdev) != MISC_MAJOR && !ioctl(t->fd[0], SIOCGIFHWADDR, &r))
+		memcpy(t->nic.mac, r.ifr_hwaddr.sa_data, sizeof(t->nic.mac));
 }
 
 static int configure(struct tap *t, struct err *err)
@@ -520,6 +593,7 @@ int tap_new(const struct tap_config *cfg, struct nic **out, struct err *err)
 		error = set_header(t, err);
 	if (!error) {
 		t->nic.offloads = find_offloads(t);
+		find_mac(t);
 		error = configure(t, err);
 	}
 	if (error)

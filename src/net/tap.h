@@ -8,9 +8,13 @@
 #include <net/if.h>
 
 /*
- * A tap interface of the host, or a macvtap: Linux's driver for Ethernet
- * frames from a program. Making one needs CAP_NET_ADMIN; one that somebody has
- * made for us (`ip tuntap add … user`) or handed over as a descriptor does not.
+ * A tap interface of the host: Linux's driver for Ethernet frames from a
+ * program. Making one needs CAP_NET_ADMIN; one that somebody has made for us
+ * (`ip tuntap add … user`) or handed over as a descriptor does not.
+ *
+ * Or a macvtap (also an ipvtap): one on top of another interface, whose frames
+ * for its own address, and for all, it brings. Somebody makes it; the program
+ * that it is for opens its own device, /dev/tapN, N the interface's number.
  */
 struct tap_config {
 	char ifname[IFNAMSIZ]; /* "": the kernel finds one */

@@ -3,6 +3,7 @@
 The network under Linux's driver: user mode, and tap with and without vhost-net in a network namespace of the test's
 own. A web server and a sink on the host are what the guest talks to; every byte is compared.
 """
+import contextlib
 import ctypes
 import hashlib
 import http.server
@@ -25,6 +26,7 @@ from test_linux import check_quiet, facts
 CLONE_NEWNET = 0x40000000
 SIZES = [0, 1, 1447, 65536, 3000000]
 UPLOAD = 2000000
+INDEXES = itertools.count(1000)  # of macvtap interfaces
 
 
 def sha(data):
@@ -52,8 +54,9 @@ class Peer:
 
         self.server = http.server.ThreadingHTTPServer((address, 0), Handler)
         self.sink = socket.create_server((address, 0))
-        for work in self.server.serve_forever, self.drain:
-            threading.Thread(target=work, daemon=True).start()
+        self.threads = [threading.Thread(target=work, daemon=True) for work in (self.server.serve_forever, self.drain)]
+        for thread in self.threads:
+            thread.start()
 
     def drain(self):
         while True:
@@ -72,8 +75,12 @@ class Peer:
         return f"peer={address} web={self.server.server_port} sink={self.sink.getsockname()[1]} files={len(self.files)}"
 
     def close(self):
+        """None of its threads keeps a network namespace."""
         self.server.shutdown()
         self.server.server_close()
+        self.sink.shutdown(socket.SHUT_RDWR)
+        for thread in self.threads:
+            thread.join()
         self.sink.close()
 
 
@@ -179,6 +186,21 @@ class Namespace:
         thread.join()
         return result[0]
 
+    def macvtap(self, name, index):
+        """
+        Makes one, whose other side is the interface host0. Its device, and its address. A device's name has the
+        interface's number, and is the same for all namespaces.
+        """
+        self.run("-n", self.name, "link", "add", "host0", "type", "veth", "peer", "name", "below0")
+        made = subprocess.run(["ip", "-n", self.name, "link", "add", "link", "below0", "name", name, "index", str(index),
+                               "type", "macvtap", "mode", "bridge"], capture_output=True, text=True, check=False)
+        if made.returncode:
+            pytest.skip(f"no macvtap: {made.stderr.strip()}")
+        for link in "host0", "below0":
+            self.run("-n", self.name, "link", "set", link, "up")
+        [link] = json.loads(subprocess.check_output(["ip", "-n", self.name, "-j", "link", "show", name]))
+        return f"/dev/tap{index}", link["address"]
+
     def close(self):
         os.close(self.fd)
         self.run("netns", "del", self.name)
@@ -202,6 +224,30 @@ def characters(pid):
     return int(words["rchar"]) + int(words["wchar"])
 
 
+def tap_guest(v, peer, namespace, interface, queues, vhost):
+    """What the guest has to say that transfers files, has its cable pulled and plugged in, and does it again."""
+    v.out.wait_for("^@ready")
+    before = characters(v.process.pid)
+    v.type("go\n")
+    v.out.wait_for("^@moved")
+    passed = characters(v.process.pid) - before
+    namespace.run("-n", namespace.name, "link", "set", interface, "down")
+    v.type("go\n")
+    v.out.wait_for("^@down")
+    namespace.run("-n", namespace.name, "link", "set", interface, "up")
+    v.type("go\n")
+    v.ends("poweroff", 0)
+    peer.close()
+    f = facts(v)
+    assert f["down"] == ["0"] and f["up"] == ["1"]
+    assert f["ping"] == ["0"] * 2
+    check_transfers(f, peer, 2)
+    assert f["queues"] == [str(queues)]
+    assert (passed < sum(SIZES) / 10) == (vhost == "on"), passed
+    namespace.run("-n", namespace.name, "link", "show", interface)  # it was not ours: it stays
+    return f
+
+
 @pytest.mark.linux(weight=2)
 @pytest.mark.parametrize("vhost, queues", [
     ("on", 2),
@@ -221,26 +267,68 @@ def test_tap(kvm, namespace, vhost, queues):
     peer = namespace.call(lambda: Peer("0.0.0.0", SIZES))
     v = boot(kvm, peer, "192.168.77.1", "tap", "-c", queues, "-n", f"tap,if=t0,queues={queues},vhost={vhost}",
              stdin="pipe", preexec_fn=namespace.enter)
-    v.out.wait_for("^@ready")
-    before = characters(v.process.pid)
-    v.type("go\n")
-    v.out.wait_for("^@moved")
-    passed = characters(v.process.pid) - before
-    namespace.run("-n", namespace.name, "link", "set", "t0", "down")
-    v.type("go\n")
-    v.out.wait_for("^@down")
-    namespace.run("-n", namespace.name, "link", "set", "t0", "up")
-    v.type("go\n")
-    v.ends("poweroff", 0)
-    peer.close()
-    f = facts(v)
+    check_quiet(tap_guest(v, peer, namespace, "t0", queues, vhost))
+
+
+def refusal(namespace, net, user=0):
+    """What `kvm run` says there, which fails in any case."""
+    def there():
+        namespace.enter()
+        os.setgid(user)
+        os.setuid(user)
+    r = subprocess.run([vmlib.KVM, "run", "-k", images.vmlinux(), "-n", net, "--pcap", "/nowhere/pcap"], preexec_fn=there,
+                       stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert r.returncode == 1, r
+    return r.stderr
+
+
+@pytest.mark.linux(weight=2)
+@pytest.mark.parametrize("how, vhost", [
+    ("if", "off"),
+    *[pytest.param(how, vhost, marks=pytest.mark.long) for how, vhost in (("if", "on"), ("fd", "on"), ("fd", "off"))],
+])
+def test_macvtap(kvm, namespace, tmp_path, how, vhost):
+    """By its name with two queues, or as a descriptor with one. The guest has its address; a second machine has none of it."""
+    if vhost == "on" and not os.access("/dev/vhost-net", os.R_OK | os.W_OK):
+        pytest.skip("no /dev/vhost-net that may be used")
+    device, address = namespace.macvtap("mv0", next(INDEXES))
+    namespace.run("-n", namespace.name, "addr", "add", "192.168.77.1/24", "dev", "host0")
+    peer = namespace.call(lambda: Peer("0.0.0.0", SIZES))
+    queues = 2 if how == "if" else 1
+    with open(device, "r+b", buffering=0) if how == "fd" else contextlib.nullcontext() as opened:
+        fds = [opened.fileno()] if opened else []
+        net = f"fd={fds[0]}" if fds else f"if=mv0,queues={queues}"
+        if fds:
+            namespace.run("-n", namespace.name, "link", "set", "mv0", "up")
+        v = boot(kvm, peer, "192.168.77.1", "tap", "-c", queues, "-n", f"tap,{net},vhost={vhost}", stdin="pipe",
+                 preexec_fn=namespace.enter, pass_fds=fds)
+    if not fds:
+        v.out.wait_for("^@ready")
+        assert "mv0 is in use" in refusal(namespace, "tap,if=mv0")
+    f = tap_guest(v, peer, namespace, "mv0", queues, vhost)
     check_quiet(f)
-    assert f["down"] == ["0"] and f["up"] == ["1"]
-    assert f["ping"] == ["0"] * 2
-    check_transfers(f, peer, 2)
-    assert f["queues"] == [str(queues)]
-    assert (passed < sum(SIZES) / 10) == (vhost == "on"), passed
-    namespace.run("-n", namespace.name, "link", "show", "t0")  # it was not ours: it stays
+    assert f["mac"] == [address]
+
+
+@pytest.mark.linux(boots=0)
+@pytest.mark.long
+def test_macvtap_refused(namespace):
+    """
+    Of what is no tap at all; of another user's; with another's address; and where the device that has the number belongs to another namespace, nobody
+    gets the other's frames.
+    """
+    other, index = Namespace(), next(INDEXES)
+    try:
+        device, address = other.macvtap("mv0", index)
+        namespace.macvtap("mv0", index)
+        assert "host0 is neither a tap nor a macvtap interface" in refusal(other, "tap,if=host0")
+        assert f"chown $USER {device}" in refusal(other, "tap,if=mv0", user=65534)
+        assert f"only bring frames for its own address: leave mac= out, or give it\n{address}" in \
+            refusal(other, "tap,if=mv0,mac=02:00:00:00:00:01")
+        assert address not in refusal(other, f"tap,if=mv0,mac={address}")
+        assert f"/dev/tap{index} is not the device of mv0" in refusal(namespace, "tap,if=mv0")
+    finally:
+        other.close()
 
 
 @pytest.mark.kvm
