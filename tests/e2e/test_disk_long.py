@@ -55,6 +55,19 @@ def test_btrfs(kvm, tree, tmp_path):
 
 
 @pytest.mark.linux(boots=1)
+def test_many(kvm, tmp_path):
+    """As many as there may be, each with its own content and serial."""
+    paths = [tmp_path / f"disk{i}" for i in range(64)]
+    for path in paths:
+        path.write_bytes(os.urandom(65536))
+    v = kvm(*kernel(), *disks.HOST_ROOT, *[word for p in paths for word in ("-d", f"{p},serial={p.name}")], "--", "sh", "-c",
+            "for d in /sys/block/vd*; do echo @ $(cat $d/serial) $(md5sum </dev/${d##*/}); done")
+    v.ends("command", 0)
+    found = sorted(re.findall(r"^@ (disk\d+) (\w+) -$", v.out.text(), re.M))
+    assert found == sorted((p.name, disks.digest(p)) for p in paths)
+
+
+@pytest.mark.linux(boots=1)
 def test_error_stops_the_machine(kvm, tree, tmp_path):
     """on-error=stop: the guest sees nothing of an error that has passed when it is resumed."""
     image, data = make_fs(tmp_path / "root.img", tree, 64), tmp_path / "data.img"

@@ -23,7 +23,7 @@ import vm as vmlib
 from test_command import kernel
 from test_linux import check_quiet, facts
 
-CLONE_NEWNET = 0x40000000
+CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
 SIZES = [0, 1, 1447, 65536, 3000000]
 UPLOAD = 2000000
 INDEXES = itertools.count(1000)  # of macvtap interfaces
@@ -329,6 +329,30 @@ def test_macvtap_refused(namespace):
         assert f"/dev/tap{index} is not the device of mv0" in refusal(namespace, "tap,if=mv0")
     finally:
         other.close()
+
+
+@pytest.mark.linux(weight=2)
+@pytest.mark.long
+def test_vhost_not_allowed(kvm, namespace):
+    """vhost=on says what is in the way, vhost=auto (with -v) too, and goes on."""
+    def there():
+        """The device is not one in the mount namespace of the child process."""
+        namespace.enter()
+        if ctypes.CDLL(None).unshare(CLONE_NEWNS) or os.system(
+                "mount --make-rprivate / && mount --bind /dev/vhost-net /dev/vhost-net && "
+                "mount -o remount,bind,nodev /dev/vhost-net"):
+            raise OSError("cannot hide /dev/vhost-net")
+
+    namespace.run("-n", namespace.name, "tuntap", "add", "t0", "mode", "tap")
+    namespace.run("-n", namespace.name, "addr", "add", "192.168.77.1/24", "dev", "t0")
+    reason = "vhost-net: /dev/vhost-net may not be opened: see its mode and owner"
+    peer = namespace.call(lambda: Peer("0.0.0.0", SIZES))
+    v = boot(kvm, peer, "192.168.77.1", "tap", "-n", "tap,if=t0,vhost=on", stdin="pipe", preexec_fn=there)
+    v.ends("error", 1)
+    assert reason in v.err.text(), v.story()
+    v = boot(kvm, peer, "192.168.77.1", "tap", "-v", "-n", "tap,if=t0", stdin="pipe", preexec_fn=there)
+    check_quiet(tap_guest(v, peer, namespace, "t0", 1, "off"))
+    assert reason + "; going on without" in v.err.text(), v.story()
 
 
 @pytest.mark.kvm

@@ -102,8 +102,10 @@ class Server:
                         left -= s.send(block[:min(left, len(block))])
 
     def close(self):
-        self.sink.close()
-        self.source.close()
+        """None of its threads keeps a network namespace."""
+        for s in self.sink, self.source:
+            s.shutdown(socket.SHUT_RDWR)
+            s.close()
 
 
 def sum_of(n):
@@ -230,6 +232,24 @@ for i in range(%d):
     server.close()
 
 
+# 0 bytes to 50 MB.
+SIZES = [0, 1, 1459, 1460, 1461, 65535, 65536, 65537, *(int(1000 * 5e4 ** (i / 21)) for i in range(22))]
+
+
+def downloads(m, server, address):
+    for n in SIZES:
+        check_gift(m, server, address, n)
+    card = m.card()
+    assert card["rx"]["bad"] == card["tx"]["bad"] == card["tx"]["dropped"] == 0
+
+
+@user_machine
+def test_user_downloads(user):
+    server = Server("127.0.0.1")
+    downloads(user, server, "10.0.2.2")
+    server.close()
+
+
 def speed(m, what, address):
     out = m.sh(f"iperf3 -J {what} -c {address} -t 5")
     return json.loads(out)["end"]["sum_received"]["bytes"]
@@ -266,33 +286,29 @@ def test_long_transfer(user):
 
 # An interface of the host's.
 
-@pytest.fixture(scope="module")
-def tap_net():
+@pytest.fixture(scope="module", params=[(1, "off"), (2, "off"), (1, "on"), (2, "on")], ids="{0[0]}-{0[1]}".format)
+def tap(request, tmp_path_factory, linux_obstacle):
+    """Its interface is t0, in the network namespace .net."""
+    needs(linux_obstacle)
     if os.getuid():
         pytest.skip("needs root")
-    n = Namespace()
-    n.run("-n", n.name, "tuntap", "add", "t0", "mode", "tap", "multi_queue")
-    n.run("-n", n.name, "link", "set", "t0", "mtu", "65521")  # the guest is told, and takes no more later on
-    n.run("-n", n.name, "addr", "add", f"{HOST}/24", "dev", "t0")
-    n.run("-n", n.name, "addr", "add", f"{HOST6}/64", "dev", "t0", "nodad")
-    yield n
-    n.close()
-
-
-@pytest.fixture(scope="module", params=["off", "on"])
-def tap(request, tmp_path_factory, linux_obstacle, tap_net):
-    needs(linux_obstacle)
-    m = Machine(tmp_path_factory.mktemp("tap"), "tap", "-c", 2, "-n", f"tap,if=t0,queues=2,vhost={request.param}",
-                preexec_fn=tap_net.enter)
-    tap_net.run("-n", tap_net.name, "link", "set", "t0", "mtu", "1500")
-    m.sh("ip link set lo up; ip link set eth0 mtu 1500; ethtool -L eth0 combined 2 || :\n" + address())
-    m.net = tap_net
+    queues, vhost = request.param
+    net = Namespace()
+    for words in (f"tuntap add t0 mode tap {'multi_queue' if queues > 1 else ''}",
+                  "link set t0 mtu 65521",  # the guest is told, and takes no more later on
+                  f"addr add {HOST}/24 dev t0", f"addr add {HOST6}/64 dev t0 nodad"):
+        net.run("-n", net.name, *words.split())
+    m = Machine(tmp_path_factory.mktemp("tap"), "tap", "-c", 2, "-n", f"tap,if=t0,queues={queues},vhost={vhost}",
+                preexec_fn=net.enter)
+    m.net, m.queues = net, queues
+    host(m, "link", "set", "t0", "mtu", 1500)
+    m.sh("ip link set lo up; ip link set eth0 mtu 1500\n" + address())
     yield m
     m.kill()
-    tap_net.run("-n", tap_net.name, "link", "set", "t0", "mtu", "65521")
+    net.close()
 
 
-tap_machine = pytest.mark.linux(machine="net-tap", boots=2, weight=80)
+tap_machine = pytest.mark.linux(machine="net-tap", boots=4, weight=160)
 
 
 def address(nic="eth0"):
@@ -317,7 +333,7 @@ def host(tap, *args):
 
 @tap_machine
 def test_queues(tap):
-    assert tap.sh("ls -d /sys/class/net/eth0/queues/rx-* | wc -l") == "2\n"
+    assert tap.sh("ls -d /sys/class/net/eth0/queues/rx-* | wc -l") == f"{tap.queues}\n"
     ping(tap)
 
 
@@ -325,6 +341,11 @@ def test_queues(tap):
 def test_tap_ip6(tap, peer):
     ping(tap, HOST6, "-6")
     transfer(tap, peer, HOST6)
+
+
+@tap_machine
+def test_tap_downloads(tap, peer):
+    downloads(tap, peer, HOST)
 
 
 @tap_machine
@@ -375,7 +396,6 @@ def test_rebind(tap, peer):
     tap.sh("""d=$(basename $(readlink -f /sys/class/net/eth0/device))
 cd /sys/bus/virtio/drivers/virtio_net
 for i in $(seq 20); do echo $d >unbind; echo $d >bind; done
-ethtool -L eth0 combined 2
 """ + address())
     transfer(tap, peer, HOST)
 
@@ -422,7 +442,7 @@ def test_flood_without_driver(tap, peer):
            "cat /tmp/d >unbind")
     host(tap, "neigh", "replace", GUEST, "lladdr", "02:00:00:00:00:01", "dev", "t0")
     send_frames(tap, 5000)
-    tap.sh("cat /tmp/d >/sys/bus/virtio/drivers/virtio_net/bind; ethtool -L eth0 combined 2\n" + address())
+    tap.sh("cat /tmp/d >/sys/bus/virtio/drivers/virtio_net/bind\n" + address())
     host(tap, "neigh", "del", GUEST, "dev", "t0")
     ping(tap)
     transfer(tap, peer, HOST)
