@@ -6,8 +6,8 @@
  *	netbench run ADDRESS SECONDS N      in the guest: N streams in, N out, one of single bytes
  *
  * A connection begins with a letter: s: the server takes what comes; g: it gives; r: it sends each byte back; c: the
- * phases' begin and end are told. Whoever takes counts: at the end the guest tells what it got, and 0 where that was the
- * server. The line is: PHASE BYTES NANOSECONDS CPU-NANOSECONDS, of all of the host's processors.
+ * phases' begin and end are told. Whoever takes counts: at the end the guest tells what it got, and 0 where that was
+ *the server. The line is: PHASE BYTES NANOSECONDS CPU-NANOSECONDS, of all of the host's processors.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -51,7 +51,8 @@ static uint64_t busy(void)
 	unsigned long long user, nice, system, idle, wait, irq, softirq;
 	FILE *f = fopen("/proc/stat", "r");
 
-	if (!f || fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &wait, &irq, &softirq) != 7)
+	if (!f || fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &wait, &irq,
+	                 &softirq) != 7)
 		die("/proc/stat");
 	fclose(f);
 	return (user + nice + system + irq + softirq) * 10000000u;
@@ -82,8 +83,8 @@ static void phases(int fd)
 
 	while (f && fgets(line, sizeof(line), f)) {
 		if (sscanf(line, "-%15s %llu", name, &told) == 2) {
-			printf("%s %llu %llu %llu\n", name, told ? told : atomic_load(taken), (unsigned long long)(now() - at),
-			       (unsigned long long)(busy() - cpu));
+			printf("%s %llu %llu %llu\n", name, told ? told : atomic_load(taken),
+			       (unsigned long long)(now() - at), (unsigned long long)(busy() - cpu));
 			fflush(stdout);
 		}
 		atomic_store(taken, 0);

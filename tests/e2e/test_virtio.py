@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-import images
 from test_linux import check_quiet, facts, small
 
 SYSRQ = 0x0f  # ^O on hvc0 is a sysrq prefix to Linux
