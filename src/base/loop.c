@@ -461,12 +461,27 @@ static int poll_turn(struct loop *l)
 	return error;
 }
 
+/* Others have their turn first the next time. */
+static void move_last(struct loop *l, struct loop_fd *f)
+{
+	struct loop_fd **p;
+
+	for (p = &l->fds; *p != f; p = &(*p)->next)
+		;
+	*p = f->next;
+	for (; *p; p = &(*p)->next)
+		;
+	*p = f;
+	f->next = NULL;
+}
+
 /* Calls back one that is ready; false: none is. */
 static bool call_ready(struct loop *l)
 {
 	for (struct loop_fd *f = l->fds; f; f = f->next) {
 		if (!f->ready || !f->events || !f->ready(f, false))
 			continue;
+		move_last(l, f);
 		f->cb(f, f->events); /* who may have changed the list */
 		return true;
 	}
@@ -513,7 +528,7 @@ static int await(struct loop *l)
 {
 	if (!l->ring)
 		return poll_turn(l);
-	if (l->spin && l->busy && l->spun < SPIN_TURNS && ring_idle(l->ring) && spin(l)) {
+	if (l->spin && l->busy && !l->later && l->spun < SPIN_TURNS && ring_idle(l->ring) && spin(l)) {
 		l->spun++;
 		return 0;
 	}

@@ -35,11 +35,11 @@
 #define CQ_ENTRIES 2048
 
 struct loop_watch {
-	struct loop_io io;
+	struct loop_io io, back; /* the poll, and what takes it back */
 	struct loop_ring *ring;
 	struct loop_fd *f; /* NULL: nobody's */
 	short events;      /* of the poll in flight; 0: there is none */
-	bool leaving;      /* it has been asked to come back */
+	bool leaving;      /* it has been asked to come back, and the answer is on its way */
 };
 
 struct loop_ring {
@@ -82,13 +82,13 @@ static void on_poll(struct loop_io *io, int res)
 	struct loop_watch *w = container_of(io, struct loop_watch, io);
 	struct loop_fd *f = w->f;
 
-	if (!w->ring->more) {
+	if (!w->ring->more)
 		w->events = 0;
-		w->leaving = false;
-	}
 	if (f && res > 0 && f->events)
 		f->cb(f, (short)res);
 }
+
+static void on_back(struct loop_io *io, int res);
 
 static void take_back(struct loop_watch *w)
 {
@@ -99,7 +99,17 @@ static void take_back(struct loop_watch *w)
 	w->leaving = true;
 	sqe = get_sqe(w->ring);
 	io_uring_prep_poll_remove(sqe, (uintptr_t)&w->io);
-	io_uring_sqe_set_data(sqe, NULL);
+	io_uring_sqe_set_data(sqe, &w->back);
+}
+
+/* A poll that is just firing does not come back (-EALREADY), and one that stays then goes on. */
+static void on_back(struct loop_io *io, int res)
+{
+	struct loop_watch *w = container_of(io, struct loop_watch, back);
+
+	w->leaving = false;
+	if (res == -EALREADY && (!w->f || w->f->events != w->events))
+		take_back(w);
 }
 
 static struct loop_watch *new_watch(struct loop_ring *r, struct loop_fd *f)
@@ -107,8 +117,8 @@ static struct loop_watch *new_watch(struct loop_ring *r, struct loop_fd *f)
 	for (unsigned i = 0; i < LOOP_MAX_FDS + 1; i++) {
 		struct loop_watch *w = &r->watch[i];
 
-		if (!w->f && !w->events) {
-			*w = (struct loop_watch){ .io.cb = on_poll, .ring = r, .f = f };
+		if (!w->f && !w->events && !w->leaving) {
+			*w = (struct loop_watch){ .io.cb = on_poll, .back.cb = on_back, .ring = r, .f = f };
 			f->watch = w;
 			return w;
 		}
@@ -124,7 +134,7 @@ static void watch_fd(struct loop_ring *r, struct loop_fd *f)
 
 	if (!w)
 		w = new_watch(r, f);
-	if (!w || w->events == f->events)
+	if (!w || w->leaving || w->events == f->events)
 		return;
 	if (w->events) {
 		take_back(w);
@@ -179,7 +189,7 @@ static void reap(struct loop_ring *r)
 
 		r->more = cqe->flags & IORING_CQE_F_MORE;
 		io_uring_cqe_seen(&r->u, cqe);
-		if (io && io->cb != on_poll)
+		if (io && io->cb != on_poll && io->cb != on_back)
 			r->nops--;
 		if (io)
 			io->cb(io, res);

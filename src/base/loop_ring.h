@@ -6,7 +6,7 @@
 
 /* The io_uring of a loop: loop.c's own. On the loop's thread, but for ring_new() and ring_free(). */
 
-#define LOOP_MAX_FDS 256
+#define LOOP_MAX_FDS 1152 /* 64 disks with 16 queues each, and some */
 
 struct loop_ring;
 

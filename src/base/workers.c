@@ -3,8 +3,10 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 struct workers {
 	pthread_mutex_t lock;
@@ -41,6 +43,9 @@ static void *worker(void *arg)
 	struct workers *ws = arg;
 	struct work *w;
 
+	/* Not as the loop that starts us happens to be scheduled (loop_thread.c). */
+	if (sched_getscheduler(0) == SCHED_BATCH && sched_getscheduler(getpid()) == SCHED_OTHER)
+		(void)sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){ 0 });
 	pthread_mutex_lock(&ws->lock);
 	while ((w = take(ws))) {
 		pthread_mutex_unlock(&ws->lock);

@@ -352,8 +352,8 @@ static int open_macvtap_queue(struct tap *t, struct err *err)
 	if (ioctl(fd, TUNSETIFF, &r) < 0 || !is_queue_of(fd, name)) {
 		close(fd);
 		return err_set(err, -ENODEV,
-		               "-n tap: %s is not the device of %s, but of an interface of another network namespace", path,
-		               name);
+		               "-n tap: %s is not the device of %s, but of an interface of another network namespace",
+		               path, name);
 	}
 	if (!t->nfds && flock(fd, LOCK_EX | LOCK_NB) < 0) {
 		close(fd);
@@ -527,7 +527,8 @@ static int configure(struct tap *t, struct err *err)
 	int error = 0;
 
 	t->ifindex = if_nametoindex(t->name);
-	if (!t->ifindex) /* handed over from another network namespace */
+	/* Handed over from another network namespace, where there may be a namesake? */
+	if (!t->ifindex || (t->cfg.fd >= 0 && !is_queue_of(t->fd[0], t->name)))
 		return 0;
 	open_monitor(t);
 	if (t->cfg.bridge[0])

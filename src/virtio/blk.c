@@ -44,6 +44,7 @@
  */
 
 #define RING_SIZE  256
+#define NSLOTS     (RING_SIZE + 1) /* one more: for a chain that cannot be, which virtq_pop() refuses */
 #define SEG_MAX    126
 #define MAX_PIECES (SEG_MAX + 4) /* with header and status, and a little for drivers who cut these too */
 #define MAX_RANGES 16            /* of a discard */
@@ -338,7 +339,7 @@ static struct slot *take_slot(struct vblk_queue *q)
 		q->free = s->next;
 		return s;
 	}
-	assert(q->nfresh < RING_SIZE); /* chains in flight have an id each */
+	assert(q->nfresh < NSLOTS); /* chains in flight have an id each */
 	s = &q->slots[q->nfresh++];
 	s->q = q;
 	s->req.done = on_done;
@@ -355,8 +356,6 @@ static uint64_t pop(struct vblk_queue *q)
 {
 	struct slot *s;
 
-	if (virtq_inflight(q->v->dev.queue[q->index].ring) == RING_SIZE)
-		return 0;
 	s = take_slot(q);
 	if (virtio_pop(&q->v->dev, q->index, &s->chain, s->iov, MAX_PIECES) != 1) {
 		s->next = q->free;
@@ -617,9 +616,9 @@ static int init_queue(struct vblk *v, unsigned i, struct err *err)
 	q->index = i;
 	q->publish.cb = on_publish;
 	q->again.cb = on_again;
-	q->slots = calloc(RING_SIZE, sizeof(*q->slots));
+	q->slots = calloc(NSLOTS, sizeof(*q->slots));
 	if (v->cfg.failed)
-		q->copies = calloc(RING_SIZE, sizeof(*q->copies) * MAX_PIECES);
+		q->copies = calloc(NSLOTS, sizeof(*q->copies) * MAX_PIECES);
 	q->merge = blk_merge_new();
 	return q->slots && q->merge && (q->copies || !v->cfg.failed) ? 0 : err_set(err, -ENOMEM, "out of memory");
 }

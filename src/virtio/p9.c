@@ -148,8 +148,10 @@ static void vp9_stop(struct virtio_dev *d, unsigned q)
 
 	p9_reset(v->server);
 	let_go(v);
-	while (v->busy)
+	while (v->busy) {
+		virtq_push(d->queue[q].ring, &v->busy->chain, 0); /* never flushed */
 		slot_put(v->busy);
+	}
 	virtio_queue_stopped(d, q);
 }
 

@@ -380,12 +380,12 @@ void virtio_flush(struct virtio_dev *d, unsigned index)
 }
 
 /* True: the budget is used up. */
-static bool serve_some(struct virtio_dev *d, unsigned index, struct iovec *iov, unsigned max_iov,
+static bool serve_some(struct virtio_dev *d, unsigned index, unsigned *budget, struct iovec *iov, unsigned max_iov,
                        void (*serve)(struct virtio_dev *d, unsigned q, struct chain *c))
 {
 	struct chain c;
 
-	for (unsigned n = 0; n < SERVE_BUDGET; n++) {
+	for (; *budget; --*budget) {
 		if (virtio_pop(d, index, &c, iov, max_iov) != 1)
 			return false;
 		serve(d, index, &c);
@@ -397,13 +397,14 @@ void virtio_serve(struct virtio_dev *d, unsigned index, struct iovec *iov, unsig
                   void (*serve)(struct virtio_dev *d, unsigned q, struct chain *c))
 {
 	struct virtio_queue *q = &d->queue[index];
+	unsigned budget = SERVE_BUDGET;
 	bool more;
 
 	do {
 		if (!q->ring || q->broken)
 			return;
 		virtq_disarm(q->ring);
-		more = serve_some(d, index, iov, max_iov, serve);
+		more = serve_some(d, index, &budget, iov, max_iov, serve);
 		virtio_flush(d, index);
 		if (more) {
 			virtio_again(d, index);
