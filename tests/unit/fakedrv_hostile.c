@@ -315,3 +315,13 @@ void fake_raw_chain(struct fakeq *q, const struct fake_seg *seg, unsigned n)
 		    q->cfg.packed ? 0 : i + 1);
 	offer(q, 0);
 }
+
+void fake_one_too_many(struct fakeq *q)
+{
+	if (!q->cfg.packed) {
+		__atomic_store_n(&q->avail->idx, (uint16_t)(q->avail->idx + 1), __ATOMIC_RELEASE);
+		return;
+	}
+	for (unsigned i = 0; i < q->cfg.size; i++) /* as it looks in the next lap */
+		q->ring[i].flags = 1 << VRING_PACKED_DESC_F_USED;
+}

@@ -27,4 +27,7 @@ bool fake_hostile_fits(const struct fake_hostile *h, const struct fakeq *q);
 /* Odd, but no fault: offers one chain of the @n pieces in consecutive entries; a length of 0 is taken as it is. */
 void fake_raw_chain(struct fakeq *q, const struct fake_seg *seg, unsigned n);
 
+/* One more than fits: the ring is full of chains on their way, and the next is one of those. */
+void fake_one_too_many(struct fakeq *q);
+
 #endif

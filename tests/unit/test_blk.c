@@ -1190,6 +1190,31 @@ static void test_queues_without_ring(void **state)
 	assert_int_equal(unsetenv("KVM_NO_URING"), 0);
 }
 
+/* All that a ring can have is on its way, and the driver makes one more available: that is its end, not the loop's. */
+static void test_one_too_many(void **state)
+{
+	for (unsigned mode = FAKE_INDIRECT; mode < MODES; mode++) { /* a ring of chains, not of their pieces */
+		struct fixture *f = setup();
+		struct fake_seg seg[20];
+		unsigned k, n = 0;
+
+		fakedev_start(&f->drv, features(mode) | ALL, 256);
+		f->image.hold = true;
+		k = pieces(f, f->p, VIRTIO_BLK_T_FLUSH, 0, 0, false, 1, seg);
+		while (fakeq_add(&f->drv.q[0], seg, k, n) >= 0)
+			n++;
+		fakedev_publish(&f->drv, 0);
+		assert_int_equal(n, 256);
+		assert_int_equal(f->image.nheld, 256);
+		fake_one_too_many(&f->drv.q[0]);
+		fakedev_kick(&f->drv, 0);
+		assert_true(virtio_reg_status(f->d) & NEEDS_RESET);
+		f->image.hold = false;
+		fakeblk_release(&f->image);
+		teardown(f);
+	}
+}
+
 /* Reset with requests on their way, again and again; then it works. */
 static void test_reset_storm(void **state)
 {
@@ -1237,6 +1262,7 @@ int main(void)
 		cmocka_unit_test(test_hostile),
 		cmocka_unit_test(test_queues),
 		cmocka_unit_test(test_queues_without_ring),
+		cmocka_unit_test(test_one_too_many),
 		cmocka_unit_test(test_reset_storm),
 		cmocka_unit_test(test_merge),
 		cmocka_unit_test(test_merge_limits),

@@ -7,6 +7,7 @@
 #include "base/evt.h"
 #include "base/loop.h"
 #include "base/loop_thread.h"
+#include "base/workers.h"
 
 #include <fcntl.h>
 #include <liburing.h>
@@ -23,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -33,6 +35,7 @@
 #define STORM_THREADS      4
 #define STORM_POSTS        20000
 #define PING_ROUNDS        2000
+#define SWAP_ROUNDS        4000 /* more than a loop has places */
 
 /* A pipe with its reading end on the loop. */
 struct chan {
@@ -884,6 +887,107 @@ static void counter(void **state)
 	close(c.f.fd);
 }
 
+/* A counter that is taken from the loop while it says something, and given back, again and again: it stays heard. */
+struct swap {
+	struct loop_fd f;
+	struct loop_task next;
+	struct loop *l;
+	unsigned rounds;
+};
+
+static void on_swap(struct loop_task *t)
+{
+	struct swap *s = OUTER(t, struct swap, next);
+
+	evt_signal(s->f.fd);
+	loop_fd_del(s->l, &s->f);
+	loop_fd_add(s->l, &s->f);
+	evt_signal(s->f.fd);
+}
+
+static void on_swapped(struct loop_fd *f, short revents)
+{
+	struct swap *s = OUTER(f, struct swap, f);
+
+	if (++s->rounds == SWAP_ROUNDS)
+		loop_quit(s->l);
+	loop_post(s->l, &s->next);
+}
+
+static void fd_swapped(void **state)
+{
+	struct swap s = { .l = *state, .next.cb = on_swap };
+
+	s.f = (struct loop_fd){
+		.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .events = POLLIN, .counter = true, .cb = on_swapped
+	};
+	loop_fd_add(s.l, &s.f);
+	loop_post(s.l, &s.next);
+	assert_int_equal(loop_run(s.l), 0);
+	loop_task_del(s.l, &s.next);
+	loop_fd_del(s.l, &s.f);
+	close(s.f.fd);
+}
+
+/* What was to be read has been read, before the loop has looked; and now something else is wanted. */
+static void on_change(struct loop_task *t)
+{
+	struct swap *s = OUTER(t, struct swap, next);
+	uint64_t n;
+
+	evt_signal(s->f.fd);
+	assert_int_equal(read(s->f.fd, &n, sizeof(n)), sizeof(n));
+	s->f.events = POLLOUT;
+}
+
+static void on_changed(struct loop_fd *f, short revents)
+{
+	assert_int_equal(revents, POLLOUT);
+	loop_quit(OUTER(f, struct swap, f)->l);
+}
+
+static void fd_wants_another(void **state)
+{
+	struct swap s = { .l = *state, .next.cb = on_change };
+
+	s.f = (struct loop_fd){ .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .events = POLLIN, .cb = on_changed };
+	loop_fd_add(s.l, &s.f);
+	loop_post(s.l, &s.next);
+	assert_int_equal(loop_run(s.l), 0);
+	loop_fd_del(s.l, &s.f);
+	close(s.f.fd);
+}
+
+/* As many as 64 disks with 16 queues each have: all are heard. */
+static void fd_many(void **state)
+{
+	static struct counter c[64 * 16];
+	struct rlimit r;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &r), 0);
+	r.rlim_cur = r.rlim_max;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &r), 0);
+	if (r.rlim_cur < LEN(c) + 100)
+		skip();
+	for (unsigned i = 0; i < LEN(c); i++) {
+		c[i] = (struct counter){ .l = *state, .want = 2 };
+		c[i].f = (struct loop_fd){ .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+			                   .events = POLLIN,
+			                   .counter = true,
+			                   .cb = on_counter };
+		loop_fd_add(c[i].l, &c[i].f);
+	}
+	for (unsigned i = 0; i < LEN(c); i++) {
+		evt_signal(c[i].f.fd);
+		assert_int_equal(loop_run(*state), 0);
+		assert_int_equal(c[i].calls, 2);
+	}
+	for (unsigned i = 0; i < LEN(c); i++) {
+		loop_fd_del(*state, &c[i].f);
+		close(c[i].f.fd);
+	}
+}
+
 /* Work for the end of the turn: once, in order, before the next sleep; what it leaves, too. */
 struct late {
 	struct loop_later t;
@@ -1205,6 +1309,107 @@ static void spinning(void **state)
 	loop_free(s.l);
 }
 
+/* Three that are ready all the time share what is served while the loop spins. */
+struct rival {
+	struct loop_fd f;
+	struct loop_task begin;
+	struct loop *l;
+	unsigned calls, *total;
+};
+
+static bool rival_ready(struct loop_fd *f, bool last)
+{
+	return true;
+}
+
+static void on_rival(struct loop_fd *f, short revents)
+{
+	struct rival *r = OUTER(f, struct rival, f);
+
+	r->calls++;
+	loop_served(r->l, 1);
+	if (++*r->total == 3000)
+		loop_quit(r->l);
+}
+
+static void on_rivals_begin(struct loop_task *t)
+{
+	loop_served(OUTER(t, struct rival, begin)->l, 1);
+}
+
+static void spinning_is_fair(void **state)
+{
+	unsigned total = 0;
+	struct rival r[3];
+	struct loop *l;
+	struct err err;
+
+	assert_int_equal(loop_new_ring(&l, &err), 0);
+	if (!loop_has_ring(l)) {
+		loop_free(l);
+		skip();
+	}
+	loop_spin(l, 60000000000);
+	for (unsigned i = 0; i < LEN(r); i++) {
+		r[i] = (struct rival){ .l = l, .total = &total, .begin.cb = on_rivals_begin };
+		r[i].f = (struct loop_fd){ .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+			                   .events = POLLIN,
+			                   .counter = true,
+			                   .cb = on_rival,
+			                   .ready = rival_ready };
+		loop_fd_add(l, &r[i].f);
+	}
+	loop_post(l, &r[0].begin);
+	assert_int_equal(loop_run(l), 0);
+	for (unsigned i = 0; i < LEN(r); i++) {
+		assert_in_range(r[i].calls, 900, 1100);
+		loop_fd_del(l, &r[i].f);
+		close(r[i].f.fd);
+	}
+	loop_free(l);
+}
+
+/* A thread that is started in batch is not in batch. */
+struct child {
+	struct work work;
+	struct workers *ws;
+	sem_t done;
+	int policy;
+};
+
+static void look_around(struct work *w)
+{
+	struct child *c = OUTER(w, struct child, work);
+
+	c->policy = sched_getscheduler(0);
+	sem_post(&c->done);
+}
+
+static void have_child(void *arg)
+{
+	struct child *c = arg;
+
+	assert_true(workers_give(c->ws, &c->work));
+}
+
+static void manners_are_not_inherited(void **state)
+{
+	struct child c = { .work.run = look_around, .ws = workers_new(1) };
+	struct loop_thread *t;
+	struct err err;
+
+	assert_true(c.ws && !sem_init(&c.done, 0, 0));
+	assert_int_equal(loop_thread_new("manners", &t, &err), 0);
+	policy_after(loop_thread_loop(t), 64 + 31, MUCH);
+	assert_int_equal(policy_after(loop_thread_loop(t), 1, MUCH), SCHED_BATCH);
+	loop_call(loop_thread_loop(t), have_child, &c);
+	assert_int_equal(sem_wait(&c.done), 0);
+	assert_int_equal(c.policy, SCHED_OTHER);
+	workers_free(c.ws);
+	loop_thread_free(t);
+	sem_destroy(&c.done);
+}
+
 /* Whoever has started the program with a policy of his own keeps that. */
 static void manners_of_others(void **state)
 {
@@ -1265,12 +1470,17 @@ int main(void)
 		TEST(post_storm),
 		TEST(post_ping),
 		TEST(counter),
+		TEST(fd_swapped),
+		TEST(fd_wants_another),
+		TEST(fd_many),
 		TEST(later_order),
 		TEST(later_forever),
 		cmocka_unit_test(ring_forbidden),
 		cmocka_unit_test(own_thread),
 		cmocka_unit_test(spinning),
+		cmocka_unit_test(spinning_is_fair),
 		cmocka_unit_test(manners),
+		cmocka_unit_test(manners_are_not_inherited),
 		cmocka_unit_test(manners_of_others),
 	};
 	static const struct CMUnitTest of_ring[] = { TEST(ring_ops) };

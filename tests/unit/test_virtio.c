@@ -1015,6 +1015,48 @@ static void test_budget(void **state)
 	}
 }
 
+/* A driver on another processor, which makes one more available as soon as one is used. */
+static struct fixture *one_by_one;
+static const struct virtio_transport_ops *quiet;
+
+static void one_more(struct virtio_dev *d, unsigned q)
+{
+	struct fixture *f = one_by_one;
+
+	quiet->queue_irq(d, q);
+	collect(f, q);
+	(void)fakeq_arm(&f->drv.q[q], 0);
+	if (f->sent[q] < 20 * QUEUE_SIZE) {
+		assert_true(add_echo(f, q));
+		fakeq_expose(&f->drv.q[q]);
+	}
+}
+
+/* It has its budget, too, and then others on the loop have their turn. */
+static void test_budget_of_one_by_one(void **state)
+{
+	for (unsigned m = 0; m < LEN(modes); m++) {
+		struct fixture *f = one_by_one = setup();
+		struct watch w = { .task.cb = on_watch, .f = f };
+		struct virtio_transport_ops ops;
+
+		quiet = f->d->transport;
+		ops = *quiet;
+		ops.queue_irq = one_more;
+		f->d->transport = &ops;
+		start(f, modes[m]);
+		(void)fakeq_arm(&f->drv.q[0], 0);
+		assert_true(add_echo(f, 0));
+		fakeq_expose(&f->drv.q[0]);
+		virtio_again(f->d, 0);
+		loop_post(f->loop, &w.task);
+		assert_int_equal(loop_run(f->loop), 0);
+		assert_in_range(w.seen, 2, 2 * QUEUE_SIZE);
+		f->d->transport = quiet;
+		teardown(f);
+	}
+}
+
 /* Config space. */
 
 static void test_config(void **state)
@@ -1355,6 +1397,7 @@ int main(void)
 		cmocka_unit_test(test_broken_in_flight),
 		cmocka_unit_test(test_broken_before_driver_ok),
 		cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_budget_of_one_by_one),
 		cmocka_unit_test(test_config),
 		cmocka_unit_test(test_config_generation),
 		cmocka_unit_test(test_pause_under_load),
