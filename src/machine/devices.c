@@ -215,19 +215,20 @@ static int make_engine(struct devices *d, struct err *err)
 
 static int make_net(struct devices *d, struct err *err)
 {
+	const struct nic *nic = d->cfg.nic;
 	struct vnet_config vc = { .name = "net0", .nic = d->cfg.nic };
 	int error;
 
-	if (!d->cfg.nic)
+	if (!nic)
 		return 0;
-	vc.mtu = d->cfg.nic->mtu;
+	vc.mtu = nic->mtu;
 	error = loop_thread_new("kvm-net", &d->net_thread, err);
 	if (!error)
 		error = make_engine(d, err);
 	if (error)
 		return error;
 	vc.engine = d->engine;
-	net_config_mac(&d->cfg.cfg->net, d->cfg.nic->mac, d->cfg.cfg->name, vc.mac);
+	net_config_mac(&d->cfg.cfg->net, nic->has_mac ? nic->mac : NULL, d->cfg.cfg->name, vc.mac);
 	error = vnet_new(&vc, d->cfg.mem, loop_thread_loop(d->net_thread), &d->net, err);
 	return error ? error : place(d, vnet_dev(d->net), err);
 }

@@ -29,10 +29,9 @@ static int open_passt(const struct config *cfg, struct machine_net *n, struct er
 /* A macvtap only brings what is for its own address, unless it has been made to bring everything. */
 static void check_mac(const struct net_config *cfg, const struct nic *nic)
 {
-	static const uint8_t none[6];
 	const uint8_t *m = nic->mac;
 
-	if (cfg->has_mac && memcmp(m, none, 6) != 0 && memcmp(m, cfg->mac, 6) != 0)
+	if (cfg->has_mac && nic->has_mac && memcmp(m, cfg->mac, 6) != 0)
 		log_line("-n tap: %s may only bring frames for its own address: leave mac= out, or give it\n"
 		         "%02x:%02x:%02x:%02x:%02x:%02x, or change it: ip link set %s address …",
 		         tap_name(nic), m[0], m[1], m[2], m[3], m[4], m[5], tap_name(nic));

@@ -338,12 +338,11 @@ int net_config_parse(const char *spec, struct net_config *out, struct err *err)
 }
 
 /* Locally administered, unicast; the rest is FNV-1a of the name. */
-void net_config_mac(const struct net_config *c, const uint8_t own[6], const char *name, uint8_t mac[6])
+void net_config_mac(const struct net_config *c, const uint8_t *own, const char *name, uint8_t mac[6])
 {
-	static const uint8_t none[6];
 	uint64_t h = 0xcbf29ce484222325;
 
-	if (c->has_mac || memcmp(own, none, 6) != 0) {
+	if (c->has_mac || own) {
 		memcpy(mac, c->has_mac ? c->mac : own, 6);
 		return;
 	}

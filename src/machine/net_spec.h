@@ -39,9 +39,9 @@ int net_config_parse(const char *spec, struct net_config *out, struct err *err);
 
 /*
  * The MAC address: the given one; or else @own, the back end's (nic.h), unless
- * it has none; or one that is always the same for the machine name @name, and
+ * that is NULL; or one that is always the same for the machine name @name, and
  * another for another.
  */
-void net_config_mac(const struct net_config *c, const uint8_t own[6], const char *name, uint8_t mac[6]);
+void net_config_mac(const struct net_config *c, const uint8_t *own, const char *name, uint8_t mac[6]);
 
 #endif

@@ -81,11 +81,21 @@ static struct tap *of_nic(struct nic *n)
 
 /* Frames. */
 
+/* What @pair sends goes through this one: the kernel takes nothing from a queue that is detached. */
+static unsigned sender(const struct tap *t, unsigned pair)
+{
+	return t->detached[pair] ? 0 : pair;
+}
+
 static void listen_to(struct tap *t, unsigned pair)
 {
 	struct queue *q = &t->queue[pair];
+	short events = t->detached[pair] ? 0 : q->polled;
 
-	q->ready.events = t->detached[pair] || q->silent ? 0 : q->polled;
+	for (unsigned i = 0; i < t->nfds; i++)
+		if (sender(t, i) == pair)
+			events |= t->queue[i].polled & POLLOUT;
+	q->ready.events = q->silent ? 0 : events;
 }
 
 static void silence(struct tap *t, unsigned pair)
@@ -117,16 +127,16 @@ static void on_ready(struct loop_fd *f, short revents)
 	}
 	if (revents & POLLIN && q->polled & POLLIN)
 		t->client.readable(t->client.dev, q->index);
-	if (revents & POLLOUT && q->polled & POLLOUT)
-		t->client.writable(t->client.dev, q->index);
+	for (unsigned i = 0; revents & POLLOUT && i < t->nfds; i++)
+		if (sender(t, i) == q->index && t->queue[i].polled & POLLOUT)
+			t->client.writable(t->client.dev, i);
 }
 
 static int tap_send(struct nic *n, unsigned pair, const struct iovec *iov, unsigned niov)
 {
 	struct tap *t = of_nic(n);
-	unsigned i = t->detached[pair] ? 0 : pair;
 
-	if (writev(t->fd[i], iov, (int)niov) >= 0)
+	if (writev(t->fd[sender(t, pair)], iov, (int)niov) >= 0)
 		return 0;
 	switch (errno) {
 	case EAGAIN: return -EAGAIN;
@@ -159,6 +169,7 @@ static void tap_poll(struct nic *n, unsigned pair, short events)
 
 	t->queue[pair].polled = events;
 	listen_to(t, pair);
+	listen_to(t, sender(t, pair));
 }
 
 static int tap_set_offloads(struct nic *n, unsigned offloads)
@@ -310,14 +321,14 @@ static int open_queue(struct tap *t, struct err *err)
 	return 0;
 }
 
-/* Of another driver than taps have: a macvtap, if any that we can use. */
+/* Of another driver than taps have, or of none: a macvtap, if any that we can use. */
 static bool is_no_tap(const char *name)
 {
 	struct ethtool_drvinfo info = { .cmd = ETHTOOL_GDRVINFO };
 	struct ifreq r = { .ifr_data = (void *)&info };
 
 	memcpy(r.ifr_name, name, IFNAMSIZ);
-	return !control(SIOCETHTOOL, &r) && strcmp(info.driver, "tun") != 0;
+	return control(SIOCETHTOOL, &r) || strcmp(info.driver, "tun") != 0;
 }
 
 /*
@@ -518,8 +529,9 @@ static void find_mac(struct tap *t)
 	struct ifreq r = { .ifr_flags = 0 };
 	struct stat st;
 
-	if (!fstat(t->fd[0], &st) && major(st.st_rdev) != MISC_MAJOR && !ioctl(t->fd[0], SIOCGIFHWADDR, &r))
-		memcpy(t->nic.mac, r.ifr_hwaddr.sa_data, sizeof(t->nic.mac));
+	t->nic.has_mac = !fstat(t->fd[0], &st) && major(st.st_rdev) != MISC_MAJOR &&
+	                 !ioctl(t->fd[0], SIOCGIFHWADDR, &r);
+	memcpy(t->nic.mac, r.ifr_hwaddr.sa_data, sizeof(t->nic.mac));
 }
 
 static int configure(struct tap *t, struct err *err)

@@ -184,19 +184,19 @@ static void test_many(void **state)
 static void test_mac(void **state)
 {
 	struct net_config c = good("user"), given = good("user,mac=52:54:00:12:34:56");
-	static const uint8_t none[6], own[6] = { 2, 3, 4, 5, 6, 7 };
+	static const uint8_t own[6] = { 2, 3, 4, 5, 6, 7 };
 	uint8_t seen[1000][6], again[6];
 	char name[32];
 
 	for (unsigned i = 0; i < LEN(seen); i++) {
 		snprintf(name, sizeof(name), "vm-%u", i);
-		net_config_mac(&c, none, name, seen[i]);
+		net_config_mac(&c, NULL, name, seen[i]);
 		assert_int_equal(seen[i][0] & 3, 2); /* locally administered, unicast */
-		net_config_mac(&c, none, name, again);
+		net_config_mac(&c, NULL, name, again);
 		assert_memory_equal(again, seen[i], 6);
 		for (unsigned j = 0; j < i; j++)
 			assert_memory_not_equal(seen[i], seen[j], 6);
-		net_config_mac(&given, i % 2 ? own : none, name, again);
+		net_config_mac(&given, i % 2 ? own : NULL, name, again);
 		assert_memory_equal(again, "\x52\x54\0\x12\x34\x56", 6);
 		net_config_mac(&c, own, name, again);
 		assert_memory_equal(again, own, 6);

@@ -30,7 +30,7 @@ struct side {
 	struct loop *loop;
 	struct loop_timer patience;
 	bool late;
-	unsigned reads, links;
+	unsigned reads, writes, links;
 	uint8_t buf[NIC_HDR + 2048];
 	ssize_t len;
 	unsigned pair;
@@ -81,6 +81,29 @@ static void on_link(void *dev)
 	loop_quit(s->loop);
 }
 
+static void on_writable(void *dev, unsigned pair)
+{
+	struct side *s = dev;
+
+	s->writes++;
+	s->pair = pair;
+	nic_poll(s->nic, pair, 0);
+	loop_quit(s->loop);
+}
+
+/* The interface's buffer is full for a moment. */
+ssize_t __real_writev(int fd, const struct iovec *iov, int n);
+ssize_t __wrap_writev(int fd, const struct iovec *iov, int n);
+static bool full;
+
+ssize_t __wrap_writev(int fd, const struct iovec *iov, int n)
+{
+	if (!full)
+		return __real_writev(fd, iov, n);
+	errno = EAGAIN;
+	return -1;
+}
+
 static void on_late(struct loop_timer *t)
 {
 	struct side *s = (struct side *)((char *)t - offsetof(struct side, patience));
@@ -100,7 +123,7 @@ static void turn(struct side *s)
 static struct side *open_side(const struct tap_config *cfg)
 {
 	struct side *s = calloc(1, sizeof(*s));
-	struct nic_client client = { .readable = on_readable, .link = on_link, .dev = s };
+	struct nic_client client = { .readable = on_readable, .writable = on_writable, .link = on_link, .dev = s };
 	struct err err;
 
 	assert_non_null(s);
@@ -220,6 +243,9 @@ static void test_own_and_foreign(void **state)
 	cfg.queues = 2;
 	assert_int_equal(tap_new(&cfg, &nic, &err), -EINVAL);
 	assert_non_null(strstr(err.msg, "multi_queue"));
+	cfg = config("lo");
+	assert_int_equal(tap_new(&cfg, &nic, &err), -EINVAL);
+	assert_non_null(strstr(err.msg, "lo is neither a tap nor a macvtap"));
 	cfg = config("mine");
 	strcpy(cfg.bridge, "no-bridge");
 	assert_int_equal(tap_new(&cfg, &nic, &err), -ENODEV);
@@ -268,9 +294,20 @@ static void test_queues(void **state)
 		for (unsigned i = 0; i < 4; i++)
 			check_out(s, i, host, 100, i);
 	}
+	/* Any may be used to send, and is told when it may again. */
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(nic_set_pairs(s->nic, 1 + i % 2), 0);
+		full = true;
+		assert_int_equal(send_one(s, i, 100, 1), -EAGAIN);
+		full = false;
+		nic_poll(s->nic, i, POLLOUT);
+		turn(s);
+		assert_true(s->writes == i + 1 && s->pair == i);
+		check_out(s, i, host, 100, i);
+	}
 	/* A detached queue neither gets frames nor wakes anybody. */
 	assert_int_equal(nic_set_pairs(s->nic, 1), 0);
-	nic_poll(s->nic, 3, POLLIN | POLLOUT);
+	nic_poll(s->nic, 3, POLLIN);
 	s->reads = 0;
 	for (unsigned k = 0; k < 20; k++) {
 		check_in(s, host, 100, k);
@@ -363,6 +400,28 @@ static void test_fd(void **state)
 	close(cfg.fd);
 }
 
+/* Of another network namespace than ours, where another interface has the name. */
+static void test_namesake(void **state)
+{
+	struct ifreq r = { .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
+	struct tap_config cfg = config("");
+	int here = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+	struct side *s;
+
+	assert_true(here >= 0);
+	assert_int_equal(unshare(CLONE_NEWNET), 0);
+	strcpy(r.ifr_name, "namesake");
+	cfg.fd = open("/dev/net/tun", O_RDWR);
+	assert_int_equal(ioctl(cfg.fd, TUNSETIFF, &r), 0);
+	assert_int_equal(setns(here, CLONE_NEWNET), 0);
+	assert_int_equal(run("ip tuntap add namesake mode tap"), 0);
+	s = open_side(&cfg);
+	assert_true(s->nic->up); /* ours is down */
+	close_side(s);
+	assert_int_equal(run("ip link del namesake"), 0);
+	close(here);
+}
+
 static void test_scripts(void **state)
 {
 	char dir[] = "/tmp/kvm-tap-XXXXXX";
@@ -399,7 +458,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_frames), cmocka_unit_test(test_own_and_foreign), cmocka_unit_test(test_bridge),
 		cmocka_unit_test(test_queues), cmocka_unit_test(test_trouble),         cmocka_unit_test(test_burst),
-		cmocka_unit_test(test_fd),     cmocka_unit_test(test_scripts),
+		cmocka_unit_test(test_fd),     cmocka_unit_test(test_namesake),        cmocka_unit_test(test_scripts),
 	};
 	int fd;
 
