@@ -6,8 +6,8 @@
  *	netbench run ADDRESS SECONDS N      in the guest: N streams in, N out, one of single bytes
  *
  * A connection begins with a letter: s: the server takes what comes; g: it gives; r: it sends each byte back; c: the
- * phases' begin and end are told. Whoever takes counts: at the end the guest tells what it got, and 0 where that was
- *the server. The line is: PHASE BYTES NANOSECONDS CPU-NANOSECONDS, of all of the host's processors.
+ * phases' begin and end are told. Whoever takes counts: at the end the guest tells what it got, and 0 where that
+ * was the server. The line is: PHASE BYTES NANOSECONDS CPU-NANOSECONDS, of all of the host's processors.
  */
 #include <arpa/inet.h>
 #include <errno.h>

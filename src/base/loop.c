@@ -461,31 +461,22 @@ static int poll_turn(struct loop *l)
 	return error;
 }
 
-/* Others have their turn first the next time. */
-static void move_last(struct loop *l, struct loop_fd *f)
-{
-	struct loop_fd **p;
-
-	for (p = &l->fds; *p != f; p = &(*p)->next)
-		;
-	*p = f->next;
-	for (; *p; p = &(*p)->next)
-		;
-	*p = f;
-	f->next = NULL;
-}
-
-/* Calls back one that is ready; false: none is. */
+/* Calls back one that is ready, and the next time others before it; false: none is. */
 static bool call_ready(struct loop *l)
 {
-	for (struct loop_fd *f = l->fds; f; f = f->next) {
-		if (!f->ready || !f->events || !f->ready(f, false))
-			continue;
-		move_last(l, f);
-		f->cb(f, f->events); /* who may have changed the list */
-		return true;
-	}
-	return false;
+	struct loop_fd **p = &l->fds, *f;
+
+	while ((f = *p) && (!f->ready || !f->events || !f->ready(f, false)))
+		p = &f->next;
+	if (!f)
+		return false;
+	*p = f->next;
+	while (*p)
+		p = &(*p)->next;
+	*p = f;
+	f->next = NULL;
+	f->cb(f, f->events);
+	return true;
 }
 
 /* True: somebody was ready, and has been called. */

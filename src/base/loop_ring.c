@@ -97,7 +97,7 @@ static void take_back(struct loop_watch *w)
 	if (!w->events || w->leaving)
 		return;
 	w->leaving = true;
-	sqe = get_sqe(w->ring);
+	sqe = ring_sqe(w->ring);
 	io_uring_prep_poll_remove(sqe, (uintptr_t)&w->io);
 	io_uring_sqe_set_data(sqe, &w->back);
 }
@@ -189,10 +189,9 @@ static void reap(struct loop_ring *r)
 
 		r->more = cqe->flags & IORING_CQE_F_MORE;
 		io_uring_cqe_seen(&r->u, cqe);
-		if (io && io->cb != on_poll && io->cb != on_back)
+		if (io->cb != on_poll)
 			r->nops--;
-		if (io)
-			io->cb(io, res);
+		io->cb(io, res);
 	}
 }
 

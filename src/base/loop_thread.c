@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /*
  * How it works
@@ -83,6 +84,12 @@ static void change_manner(struct loop_thread *t)
 	loop_spin(t->loop, t->batch || !t->others ? 0 : SPIN_NS);
 	/* Where it is forbidden it is as it was. */
 	(void)sched_setscheduler(0, t->batch ? SCHED_BATCH : SCHED_OTHER, &(struct sched_param){ 0 });
+}
+
+void loop_thread_left(void)
+{
+	if (sched_getscheduler(0) == SCHED_BATCH && sched_getscheduler(getpid()) == SCHED_OTHER)
+		(void)sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){ 0 });
 }
 
 static double rate_until(const struct loop_thread *t, uint64_t now)

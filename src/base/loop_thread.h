@@ -19,4 +19,7 @@ void loop_thread_free(struct loop_thread *t);
 
 struct loop *loop_thread_loop(struct loop_thread *t);
 
+/* Of a new thread, which a loop's own may have started: what manner that has at the moment is not for this one. */
+void loop_thread_left(void);
+
 #endif

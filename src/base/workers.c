@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 #include "base/workers.h"
 
+#include "base/loop_thread.h"
+
 #include <assert.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 struct workers {
 	pthread_mutex_t lock;
@@ -43,9 +43,7 @@ static void *worker(void *arg)
 	struct workers *ws = arg;
 	struct work *w;
 
-	/* Not as the loop that starts us happens to be scheduled (loop_thread.c). */
-	if (sched_getscheduler(0) == SCHED_BATCH && sched_getscheduler(getpid()) == SCHED_OTHER)
-		(void)sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){ 0 });
+	loop_thread_left();
 	pthread_mutex_lock(&ws->lock);
 	while ((w = take(ws))) {
 		pthread_mutex_unlock(&ws->lock);

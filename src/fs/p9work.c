@@ -2,6 +2,7 @@
 #include "fs/p9_impl.h"
 
 #include "base/container_of.h"
+#include "base/loop_thread.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -54,6 +55,7 @@ static void *worker(void *arg)
 	struct host *h = arg;
 	struct job *j;
 
+	loop_thread_left();
 	pthread_setname_np(pthread_self(), "9p");
 	pthread_mutex_lock(&h->lock);
 	while ((j = next_job(h))) {

@@ -239,6 +239,7 @@ def tap_guest(v, peer, namespace, interface, queues, vhost):
     v.ends("poweroff", 0)
     peer.close()
     f = facts(v)
+    check_quiet(f)
     assert f["down"] == ["0"] and f["up"] == ["1"]
     assert f["ping"] == ["0"] * 2
     check_transfers(f, peer, 2)
@@ -267,7 +268,7 @@ def test_tap(kvm, namespace, vhost, queues):
     peer = namespace.call(lambda: Peer("0.0.0.0", SIZES))
     v = boot(kvm, peer, "192.168.77.1", "tap", "-c", queues, "-n", f"tap,if=t0,queues={queues},vhost={vhost}",
              stdin="pipe", preexec_fn=namespace.enter)
-    check_quiet(tap_guest(v, peer, namespace, "t0", queues, vhost))
+    tap_guest(v, peer, namespace, "t0", queues, vhost)
 
 
 def refusal(namespace, net, user=0):
@@ -287,8 +288,8 @@ def refusal(namespace, net, user=0):
     ("if", "off"),
     *[pytest.param(how, vhost, marks=pytest.mark.long) for how, vhost in (("if", "on"), ("fd", "on"), ("fd", "off"))],
 ])
-def test_macvtap(kvm, namespace, tmp_path, how, vhost):
-    """By its name with two queues, or as a descriptor with one. The guest has its address; a second machine has none of it."""
+def test_macvtap(kvm, namespace, how, vhost):
+    """By its name with two queues, or as a descriptor with one. The guest has its address; it is one machine's alone."""
     if vhost == "on" and not os.access("/dev/vhost-net", os.R_OK | os.W_OK):
         pytest.skip("no /dev/vhost-net that may be used")
     device, address = namespace.macvtap("mv0", next(INDEXES))
@@ -306,7 +307,6 @@ def test_macvtap(kvm, namespace, tmp_path, how, vhost):
         v.out.wait_for("^@ready")
         assert "mv0 is in use" in refusal(namespace, "tap,if=mv0")
     f = tap_guest(v, peer, namespace, "mv0", queues, vhost)
-    check_quiet(f)
     assert f["mac"] == [address]
 
 
@@ -314,8 +314,8 @@ def test_macvtap(kvm, namespace, tmp_path, how, vhost):
 @pytest.mark.long
 def test_macvtap_refused(namespace):
     """
-    Of what is no tap at all; of another user's; with another's address; and where the device that has the number belongs to another namespace, nobody
-    gets the other's frames.
+    Of what is no tap at all; of another user's; with another's address; and where the device that has the number
+    belongs to another namespace, nobody gets the other's frames.
     """
     other, index = Namespace(), next(INDEXES)
     try:
@@ -351,7 +351,7 @@ def test_vhost_not_allowed(kvm, namespace):
     v.ends("error", 1)
     assert reason in v.err.text(), v.story()
     v = boot(kvm, peer, "192.168.77.1", "tap", "-v", "-n", "tap,if=t0", stdin="pipe", preexec_fn=there)
-    check_quiet(tap_guest(v, peer, namespace, "t0", 1, "off"))
+    tap_guest(v, peer, namespace, "t0", 1, "off")
     assert reason + "; going on without" in v.err.text(), v.story()
 
 
