@@ -83,27 +83,20 @@ static int open_as_is(const char *path, bool write, struct blk **out, struct err
 
 /* Create. */
 
-/* The size of the image below, whose name counts from the new one's directory. */
-static int backing_size(const char *path, const struct qcow2_create *q, uint64_t *size, struct err *err)
+/* The image below, whose name counts from the new one's directory. */
+static int open_backing(const char *path, const struct qcow2_create *q, struct blk **out, struct err *err)
 {
 	struct blk_options opt = { .format = strcmp(q->backing_format, "raw") ? BLK_QCOW2 : BLK_RAW,
 		                   .read_only = true };
 	const char *slash = strrchr(path, '/');
 	char full[4096];
-	struct blk *b;
 	int n = *q->backing == '/' || !slash
 	                ? snprintf(full, sizeof(full), "%s", q->backing)
 	                : snprintf(full, sizeof(full), "%.*s/%s", (int)(slash - path), path, q->backing);
-	int error;
 
 	if (n >= (int)sizeof(full))
 		return err_set(err, -ENAMETOOLONG, "%s: the path of its backing file is too long", path);
-	error = blk_open(full, &opt, &b, err);
-	if (error)
-		return error;
-	*size = blk_size(b);
-	blk_close(b);
-	return 0;
+	return blk_open(full, &opt, out, err);
 }
 
 static int create_on(struct blk *file, const struct image_create *c, uint64_t size, struct err *err)
@@ -121,21 +114,24 @@ static int create_on(struct blk *file, const struct image_create *c, uint64_t si
 /* @made: nothing was there before; nor is it after an error. */
 static int create(const char *path, const struct image_create *c, bool *made, struct err *err)
 {
-	uint64_t size = c->size, below = 0;
-	struct blk *file = NULL;
+	struct blk *file = NULL, *below = NULL;
+	uint64_t size = c->size;
 	int error = 0;
 
 	*made = false;
 
-	if (c->qcow2.backing) /* it is there, and what it is said to be, before anything is overwritten */
-		error = backing_size(path, &c->qcow2, &below, err);
-	if (size == UINT64_MAX)
-		size = below;
+	/* It is there, and what it is said to be, before anything is overwritten; and locked, with all that is below
+	   it, so that none of that is what is overwritten. */
+	if (c->qcow2.backing)
+		error = open_backing(path, &c->qcow2, &below, err);
+	if (!error && size == UINT64_MAX)
+		size = blk_size(below);
 	if (!error)
 		error = file_make(path, &file, made, err);
 	if (!error)
 		error = create_on(file, c, (size + 511) & ~511ull, err);
 	blk_close(file);
+	blk_close(below);
 	if (error && *made)
 		unlink(path);
 	*made &= !error;

@@ -22,14 +22,12 @@ static void advise_huge(const struct gmem_bank *b, uint8_t *hva)
 
 static int map_bank(struct gmem_bank *b, bool hugepages, struct err *err)
 {
-	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | (hugepages ? MAP_HUGETLB : MAP_NORESERVE);
 	uint64_t pad = hugepages ? 0 : HUGE_2M; /* host huge pages need gpa and hva to agree modulo 2 MiB */
 	uint8_t *p, *aligned;
 
 	if (hugepages && b->len % HUGE_2M)
 		return err_set(err, -EINVAL, "with --hugepages the memory (-m) is a multiple of 2M");
-	if (hugepages)
-		flags |= MAP_HUGETLB;
 	p = mmap(NULL, b->len + pad, PROT_READ | PROT_WRITE, flags, -1, 0);
 	if (p == MAP_FAILED) {
 		if (hugepages)

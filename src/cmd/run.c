@@ -356,26 +356,49 @@ static int exit_status(const struct session_end *e)
 	abort();
 }
 
-/* Into a new file first, so that nobody reads half a one. */
+static int say_status(const char *path, const char *reason, int code)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666), error = 0;
+
+	if (fd < 0)
+		return -errno; /* ENXIO: a FIFO that nobody reads */
+	if (dprintf(fd, "{\"reason\": \"%s\", \"code\": %d}\n", reason, code) < 0)
+		error = -errno;
+	if (close(fd) && !error)
+		error = -errno;
+	return error;
+}
+
+/* Into a new file first, so that nobody reads half a one; but what is no file, such as /dev/null, stays what it is. */
 static int write_status(const char *path, const char *reason, int code, struct err *err)
 {
-	char *tmp;
-	FILE *f;
-	int error = 0;
+	char *target = realpath(path, NULL), *tmp = NULL;
+	const char *to = target ? target : path;
+	struct stat st;
+	int error;
 
-	if (asprintf(&tmp, "%s.%d", path, (int)getpid()) < 0)
-		return err_set(err, -ENOMEM, "out of memory");
-	f = fopen(tmp, "we");
-	if (!f || fprintf(f, "{\"reason\": \"%s\", \"code\": %d}\n", reason, code) < 0)
+	if (!stat(to, &st) && !S_ISREG(st.st_mode))
+		error = say_status(to, reason, code);
+	else if (asprintf(&tmp, "%s.%d", to, (int)getpid()) < 0)
+		error = -ENOMEM;
+	else
+		error = say_status(tmp, reason, code);
+	if (!error && tmp && rename(tmp, to))
 		error = -errno;
-	if (f && fclose(f))
-		error = -errno;
-	if (!error && rename(tmp, path))
-		error = -errno;
+	if (error && tmp)
+		(void)unlink(tmp);
 	if (error)
 		err_sys(err, error, "status file %s", path);
 	free(tmp);
+	free(target);
 	return error;
+}
+
+static int fail(const struct args *a, const struct err *err)
+{
+	int status = cmd_fail(err);
+
+	return a->cfg.command ? EXIT_SETUP : status;
 }
 
 static int run(struct args *a)
@@ -396,15 +419,13 @@ static int run(struct args *a)
 	else
 		error = session_run(&a->cfg, &end, &err);
 	if (error) {
-		status = cmd_fail(&err);
-		if (a->cfg.command)
-			status = EXIT_SETUP;
+		status = fail(a, &err);
 	} else {
 		status = exit_status(&end);
 		reason = end_reason_name(end.reason);
 	}
 	if (a->status_file && write_status(a->status_file, reason, status, &status_err))
-		status = cmd_fail(&status_err);
+		status = fail(a, &status_err);
 	free(cmdline);
 	free(found);
 	return status;

@@ -100,6 +100,19 @@ def test_bench(form, tmp_path):
     assert kvm("disk", "bench", "-q", "-c", 10, disk).stdout == ""
 
 
+def test_no_image_below_itself(tmp_path):
+    """What the new image would stand on is not what it overwrites, at any depth."""
+    base, top, new = (tmp_path / name for name in ("base", "top", "new"))
+    for words in ([base, "1M"], ["-b", "base", "-F", "qcow2", top]):
+        assert kvm("disk", "create", *words).returncode == 0
+    before = base.read_bytes(), top.read_bytes()
+    for below, image in ("base", base), ("top", top), ("top", base):
+        r = kvm("disk", "create", "-b", below, "-F", "qcow2", image)
+        assert r.returncode == 1 and f"{image}: in use by" in r.stderr and r.stderr.count("\n") == 1, r
+        assert (base.read_bytes(), top.read_bytes()) == before
+    assert kvm("disk", "create", "-b", "top", "-F", "qcow2", new).returncode == 0
+
+
 @pytest.mark.parametrize("args", TO_COME)
 def test_part_to_come(args):
     check_usage(kvm("run", "-k", "/dev/null", *words(args)), "comes with")
@@ -240,6 +253,28 @@ def test_status_file_is_replaced(tmp_path):
     kvm("run", "-k", guest("exit"), "-p", "code=9", "--status-file", status)
     assert status.read_text() == '{"reason": "exit", "code": 9}\n'
     assert os.listdir(tmp_path) == ["status"]
+
+
+@pytest.mark.kvm
+def test_status_file_is_no_file(tmp_path):
+    """A FIFO and a link stay what they are, and get it."""
+    said = '{"reason": "exit", "code": 9}\n'
+    fifo, real, link = tmp_path / "fifo", tmp_path / "real", tmp_path / "link"
+    os.mkfifo(fifo)
+    real.write_text("older\n")
+    link.symlink_to("real")
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    for status in fifo, link:
+        r = kvm("run", "-k", guest("exit"), "-p", "code=9", "--status-file", status)
+        assert (r.returncode, r.stderr) == (9, "")
+    assert os.read(reader, 100).decode() == said and fifo.is_fifo()
+    assert real.read_text() == said and link.is_symlink()
+    os.close(reader)
+    r = kvm("run", "-k", guest("exit"), "-p", "code=9", "--status-file", fifo)
+    assert r.returncode == 1 and f"status file {fifo}" in r.stderr
+    r = kvm("run", "-k", guest("exit"), "-p", "code=9", "--status-file", tmp_path)
+    assert r.returncode == 1 and f"status file {tmp_path}: Is a directory" in r.stderr
+    assert sorted(os.listdir(tmp_path)) == ["fifo", "link", "real"]
 
 
 @pytest.mark.kvm
