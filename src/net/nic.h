@@ -65,11 +65,11 @@ struct nic_ops {
 /* The part that every back end has. */
 struct nic {
 	const struct nic_ops *ops;
-	unsigned max_pairs;        /* [c] */
-	unsigned offloads;         /* [c] NIC_…: what it can do */
-	unsigned mtu;              /* [c] of its network; 0: not known */
-	bool up;                   /* [l] the cable is plugged in */
-	bool has_mac;              /* [c] it brings frames for this address only */
+	unsigned max_pairs; /* [c] */
+	unsigned offloads;  /* [c] NIC_…: what it can do */
+	unsigned mtu;       /* [c] of its network; 0: not known */
+	bool up;            /* [l] the cable is plugged in */
+	bool has_mac;       /* [c] it brings frames for this address only */
 	uint8_t mac[6];
 	const atomic_ullong *lost; /* [c] frames to the guest that its queue had no room for; NULL: none */
 	int (*fd)(struct nic *n, unsigned pair); /* [c] a descriptor for vhost-net, or NULL: none has */
